@@ -306,7 +306,13 @@ def parse_duration(text: str) -> int:
     whole = re.fullmatch(r"\d+|(\d+\s*[a-z]+\s*)+", words)
     if whole is None or any(unit not in _UNITS for _, unit in terms):
         raise UnparsableOption("a duration such as 500ms, 10s, 5min, 1h or '7 days'")
-    return sum(int(count) * _UNITS[unit] for count, unit in terms)
+    counts = [(count.lstrip("0") or "0", _UNITS[unit]) for count, unit in terms]
+    # By its length first: Python converts no text of thousands of digits.
+    if all(len(count) <= _TIME_DIGITS for count, _ in counts):
+        found = sum(int(count) * unit_ms for count, unit_ms in counts)
+        if found <= TIME_MAX:
+            return found
+    raise UnparsableOption(f"a duration of at most {TIME_MAX // _UNITS['day']} days")
 
 
 def parse_retention(text: str) -> int:

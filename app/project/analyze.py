@@ -30,6 +30,7 @@ from shardline.app.project.columns import (
     contents_columns,
     find_columns_problem,
     find_key_problem,
+    find_taken_name,
     names_of,
     spell_key,
 )
@@ -250,7 +251,7 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
         schema = contents_columns(source, read.schema)
     except InvalidUsage as error:
         raise _ObjectRefused(one.problem("columns", error.code, error.detail, error.hint)) from None
-    flaw = find_columns_problem(schema, names_of(schema))
+    flaw = find_columns_problem(schema, names_of(schema)) or find_taken_name(read.schema)
     if flaw is not None:
         raise _ObjectRefused(one.problem("columns", *flaw))
     kept = catalyst.ddl(read.schema) if read.must_be_given else ""

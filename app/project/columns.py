@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.sql.problems import did_you_mean
+from shardline.app.storage.formats import ADDED
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, RESERVED, ShardSchema
 
@@ -29,6 +30,7 @@ __all__ = [
     "contents_columns",
     "find_columns_problem",
     "find_key_problem",
+    "find_taken_name",
     "names_of",
     "spell_key",
 ]
@@ -115,6 +117,15 @@ def spell_key(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tu
         (name, did_you_mean(name, columns.values())) for name in key if name.lower() not in columns
     ]
     return tuple(columns.get(name.lower(), name) for name in key), unknown
+
+
+def find_taken_name(schema: str) -> ColumnProblem | None:
+    """The problem of a source's column that has a name of those that the runtime adds; or None."""
+    taken = [name for name in names_of(schema) if name.lower().startswith(ADDED)]
+    if not taken:
+        return None
+    message = f"column '{taken[0]}' has a name that the runtime gives to columns of its own"
+    return "RESERVED_NAME", message, f"give it another name: none begins with {ADDED}"
 
 
 def find_key_problem(name: str, schema: str) -> ColumnProblem | None:

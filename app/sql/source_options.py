@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +54,8 @@ _KEYS_HINT: Final = (
     "transform_keys(column, (k, v) -> CAST(k AS INT))"
 )
 
+_OF_BINARY_FILES: Final = frozenset({"content", "length", "modificationTime", "path"})
+
 _TYPES_HINT: Final = "declare a STRING, and take it apart in a view: split(…), from_json(…)"
 
 
@@ -82,8 +84,10 @@ class SourceOptions:
             name: The format.
             columns: In Spark's JSON.
         """
-        if name.lower() not in _FILES:
-            return None
+        fields = json.loads(columns)["fields"]
+        found = _own_columns_missing(name.lower(), fields)
+        if found is not None or name.lower() not in _FILES - {"text"}:
+            return found
         if name.lower() in _TEXT_KEYS:
             for path, key in _map_keys(json.loads(columns), ()):
                 if key != "string":
@@ -128,6 +132,21 @@ class SourceOptions:
         no_files = scala_sequence(self._spark, [])
         given = scala_map(self._spark, options)
         new_format(self._spark, name).inferSchema(self._session, given, no_files)
+
+
+def _own_columns_missing(name: str, fields: Sequence[Any]) -> SparkProblem | None:
+    """The problem of columns that are not those which each file of a format has.
+
+    Others may be there as well: names of folders, such as `day=7`, are columns, too.
+    """
+    if name == "text" and not any(field["type"] == "string" for field in fields):
+        what = "files of format 'text' have one column, which is a STRING"
+        return SparkProblem("UNSUPPORTED_TYPE", what, "write SCHEMA (value STRING)", 0)
+    if name == "binaryfile" and not {one["name"] for one in fields} >= _OF_BINARY_FILES:
+        what = "format 'binaryFile' has columns of its own"
+        hint = "leave out SCHEMA, and choose among them in a view"
+        return SparkProblem("INVALID_SCHEMA", what, hint, 0)
+    return None
 
 
 def _map_keys(kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

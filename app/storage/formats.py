@@ -28,6 +28,7 @@ from shardline.app.storage.bad_rows import DECODED_FORMATS
 from shardline.datasource.errors import nearest_name
 
 __all__ = [
+    "ADDED",
     "EXACT_BLANKS",
     "EXACT_TIMES",
     "FILES",
@@ -65,6 +66,9 @@ KNOWN_FORMATS: Final = (
     "rate-micro-batch", "shard", "socket", *FILES, *OWN_SINKS,
 )  # fmt: skip
 """Formats that are suggested for one that is misspelt."""
+
+ADDED: Final = "_shardline_"
+"""Beginning of the names of columns that a source's rows get while they are read, in lower case."""
 
 _PACKAGES: Final = {
     "avro": ("org.apache.spark.sql.v2.avro.AvroDataSourceV2", "org.apache.spark:spark-avro_2.13"),

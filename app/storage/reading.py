@@ -51,7 +51,7 @@ from shardline.app.storage.bad_rows import (
     on_bad_row,
     plain_path,
 )
-from shardline.app.storage.formats import READ_FILES
+from shardline.app.storage.formats import ADDED, READ_FILES
 from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
@@ -104,14 +104,13 @@ _ANY_AGE: Final = "36500d"
 _OURS: Final = {"orderingcolumn": "orderingColumn", "deletecolumn": "deleteColumn"}
 """Options of a source that are about its envelope, and not for Spark's format."""
 
-_PREFIX: Final = "_shardline_"
-CORRUPT: Final = f"{_PREFIX}corrupt"
+CORRUPT: Final = f"{ADDED}corrupt"
 """Column of a decoded micro-batch: the row as it came, if it cannot be decoded; else null."""
 
-POSITION: Final = f"{_PREFIX}position"
+POSITION: Final = f"{ADDED}position"
 """Column of a decoded micro-batch: where in the source the row is, as text that sorts like it."""
 
-_CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "block", "size"))
+_CHANGED, _PATH, _BLOCK, _SIZE = (f"{ADDED}{n}" for n in ("changed", "path", "block", "size"))
 _DIGITS: Final = 20
 
 _FEW_BYTES: Final = 1 << 20
@@ -217,7 +216,7 @@ class Reading:
     @property
     def columns(self) -> list[StructField]:
         """Columns of the source itself."""
-        return [field for field in self.stream.schema if not field.name.startswith(_PREFIX)]
+        return [field for field in self.stream.schema if not field.name.startswith(ADDED)]
 
     @property
     def marks_errors(self) -> bool:
@@ -346,7 +345,7 @@ class Reading:
 
         Of the first file that has any, the first row.
         """
-        place = f"{_PREFIX}place"
+        place = f"{ADDED}place"
         bad = decoded.rows.where(F.col(CORRUPT).isNotNull())
         bad = bad.select(CORRUPT, FILE, F.monotonically_increasing_id().alias(place))
         # The place as well: among equals a sort for its first row has any of them.

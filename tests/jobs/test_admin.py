@@ -258,9 +258,21 @@ def test_durations_have_units() -> None:
         "1d2h": 93_600_000,
     }
     assert {text: parse_duration_ms(text) for text in said} == said
-    for wrong in ("", "d", "-1d", "1.5h", "7 fortnights", "none"):
+    assert parse_duration_ms("00106751991167 days") < 1 << 63
+    for wrong in (
+        "",
+        "d",
+        "-1d",
+        "1.5h",
+        "7 fortnights",
+        "none",
+        "106751991168d",
+        "9" * 5000 + "h",
+    ):
         with pytest.raises(InvalidUsage, match="INVALID_DURATION"):
             parse_duration_ms(wrong)
+    with pytest.raises(InvalidUsage, match="at most 106751991167 days"):
+        parse_duration_ms("9" * 5000 + "h")
 
 
 @pytest.mark.process

@@ -116,7 +116,9 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         ("json S (a ARRAY<STRUCT<m: MAP<DATE, INT>>>)", "map 'a.element.m' are texts", "MAP<STR"),
         ("xml S (m MAP<STRING, MAP<BINARY, INT>>)", "map 'm.value' are texts in xml, and", "MAP<S"),
         ("csv S (a INT, b ARRAY<INT>)", 'column `b` of the type "ARRAY<INT>"', "declare a STRING"),
-        ("text S (a INT)", 'column `a` of the type "INT"', "declare a STRING"),
+        ("text S (a INT)", "one column, which is a STRING", "SCHEMA (value STRING)"),
+        ("binaryFile S (a INT)", "has columns of its own", "leave out SCHEMA"),
+        ("json S (a INT, _Shardline_x INT)", "column '_Shardline_x'", "another name"),
     ],
 )
 def test_columns_that_a_format_cannot_have_are_refused(
@@ -138,8 +140,10 @@ def test_columns_that_a_format_can_have_are_taken(spark: SparkSession, tmp_path:
     """Keys that are texts, in all places, and any keys where files have them."""
     columns = "a MAP<STRING, ARRAY<MAP<STRING, INT>>>, s STRUCT<x: STRING COLLATE UTF8_LCASE>"
     text = f"CREATE SOURCE j USING json OPTIONS (path '{tmp_path}') SCHEMA ({columns});\n"
+    text += f"CREATE SOURCE t USING text OPTIONS (path '{tmp_path}') SCHEMA (v STRING, day INT);\n"
+    text += f"CREATE SOURCE b USING binaryFile OPTIONS (path '{tmp_path}');\n"
     text += f"CREATE SOURCE p USING parquet OPTIONS (path '{tmp_path}') SCHEMA (m MAP<INT, INT>);"
-    assert Project.parse({"p.sql": text}).check(spark).descriptions.keys() == {"j", "p"}
+    assert Project.parse({"p.sql": text}).check(spark).descriptions.keys() == {"j", "t", "b", "p"}
 
 
 @pytest.mark.parametrize(
