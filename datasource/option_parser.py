@@ -20,6 +20,7 @@ from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.filters.comparisons import NotComparable, time_zone
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.shard_names import shard_directory
 
 __all__ = [
     "OptionReader",
@@ -147,6 +148,9 @@ class OptionReader:
         """Location, shard, storage options, settings; without a shard if there are `several`."""
         given = (self.text("location"), self.text("shard"), self.text("path"))
         location, shard = (_location_only if several else _place)(*given)
+        if shard:
+            # Refused where it is written, and not by the store that could not hold it.
+            shard_directory(shard)
         chosen = {
             setting: text
             for name, setting in self._settings.items()

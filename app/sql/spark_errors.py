@@ -39,10 +39,12 @@ _SUGGESTED: Final = re.compile(r"\s*Did you mean one of the following\? \[[^\]]*
 _HINTS: Final = {
     "AMBIGUOUS_REFERENCE": "put the name or alias of an input in front of the column",
     "DATATYPE_MISMATCH": "cast one side to the type of the other",
+    "MISSING_AGGREGATION": "add it to GROUP BY, or take one value of the group: min(…), max(…)",
     "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
     "NUM_COLUMNS_MISMATCH": "give both sides the same columns",
     "PATH_NOT_FOUND": "make the folder or file, or correct the path",
     "PARSE_SYNTAX_ERROR": "this is not Spark's SQL",
+    "UNBOUND_SQL_PARAMETER": "write the value, or ${name} for one that --set name=value gives",
     "UNRESOLVED_ROUTINE": "no function has this name; register those of your own in this session",
     "UNSUPPORTED_DATATYPE": "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
     "UNSUPPORTED_TIME_TYPE": "set spark.sql.timeType.enabled to true where the session is made",

@@ -187,7 +187,14 @@ _NEEDED: Final[Mapping[Use, Mapping[str, tuple[tuple[tuple[str, ...], str], ...]
             (("subscribe", "subscribePattern", "assign"), "the topics: subscribe 'one,two'"),
         ),
     },
-    "sink": {"delta": ((("path",), "the folder of the table"),), "xml": (_ROW,)},
+    "sink": {
+        "delta": ((("path",), "the folder of the table"),),
+        "jdbc": (
+            (("url",), "the database: 'jdbc:…'"),
+            (("dbtable",), "the table that rows are added to"),
+        ),
+        "xml": (_ROW,),
+    },
 }
 """Options of which a format needs one each, with a hint."""
 

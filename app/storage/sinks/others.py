@@ -23,7 +23,7 @@ from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.rows import as_messages
-from shardline.app.storage.sinks.target import Written, cached_rows
+from shardline.app.storage.sinks.target import Written, cached_rows, console_options
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
 
@@ -128,17 +128,9 @@ class ConsoleTarget:
         """Parse the options, which are those of Spark's own console sink.
 
         Raises:
-            InvalidUsage: `numRows` is not a whole number.
+            InvalidUsage: One has a value that it cannot have.
         """
-        given = {name.lower(): text.lower() for name, text in options.items()}
-        rows, self._truncate = given.get("numrows", "20"), given.get("truncate", "true") == "true"
-        if not rows.isdigit():
-            raise InvalidUsage(
-                f"option 'numRows' cannot be '{rows}'",
-                code="INVALID_OPTION",
-                hint="a whole number",
-            )
-        self._rows = int(rows)
+        self._rows, self._truncate = console_options(options)
 
     def committed(self) -> Frontier | None:
         """None: a terminal does not remember."""

@@ -43,6 +43,7 @@ __all__ = [
     "cached_rows",
     "check_package",
     "check_sink",
+    "console_options",
     "evolving",
     "guarantee",
     "interval_ms",
@@ -189,6 +190,8 @@ def check_sink(sink: SinkDescription) -> None:
         _check_shard(options)
     if sink.format in FILES:
         _check_rows_of_files(options)
+    if sink.format == "console":
+        console_options(options)
     _check_rows(sink)
     if sink.format == "foreachBatch" and "function" not in options:
         raise InvalidUsage(
@@ -257,6 +260,25 @@ def interval_ms(sink: SinkDescription) -> int | None:
 
 def _invalid_option(name: str, text: str, hint: str) -> InvalidUsage:
     return InvalidUsage(f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint)
+
+
+def console_options(options: Mapping[str, str]) -> tuple[int, bool]:
+    """The number of rows that a terminal is shown, and whether long values are cut.
+
+    Raises:
+        InvalidUsage: `numRows` is no whole number, or `truncate` neither true nor false.
+    """
+    rows, truncate = 20, True
+    for name, text in options.items():
+        if name.lower() == "numrows":
+            if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
+                raise _invalid_option(name, text, "a whole number: the most rows that are shown")
+            rows = int(text)
+        elif name.lower() == "truncate":
+            if text.strip().lower() not in {"true", "false"}:
+                raise _invalid_option(name, text, "true or false")
+            truncate = text.strip().lower() == "true"
+    return rows, truncate
 
 
 def _check_rows_of_files(options: Mapping[str, str]) -> None:

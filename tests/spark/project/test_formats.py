@@ -195,3 +195,25 @@ def test_a_format_of_sinks_is_none_of_sources(spark: SparkSession) -> None:
     (problem,) = error.value.problems
     assert problem.message == "there is no format 'memory'"
     assert "sinks alone" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("sink", "at", "message"),
+    [
+        ("console OPTIONS (numRows 'x')", "numRows", "option 'numRows' cannot be 'x'"),
+        ("console OPTIONS (truncate 'maybe')", "truncate", "option 'truncate' cannot be 'maybe'"),
+        ("jdbc OPTIONS (dbtable 't')", "OPTIONS", "option 'url' of sink 'k' is missing"),
+        ("shard OPTIONS (shard 'a/../b')", "OPTIONS", "'a/../b' cannot name a shard"),
+    ],
+)
+def test_sinks_that_are_no_files_are_refused_as_early(
+    spark: SparkSession, sink: str, at: str, message: str
+) -> None:
+    """Each would stall at its start, with the same words."""
+    text = f"CREATE SOURCE c USING counter;\nCREATE SINK k FROM c USING {sink};"
+    with pytest.raises(InvalidProject) as error:
+        Project.parse({"p.sql": text}).check(spark)
+    (problem,) = error.value.problems
+    assert problem.message == message
+    assert problem.place is not None
+    assert problem.place.text[problem.place.column - 1 :].startswith(at)
