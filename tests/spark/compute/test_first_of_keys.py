@@ -192,12 +192,19 @@ NOT_CUT: Final = {
     "GROUP BY item",
     "counted": "SELECT item, max_by(price, id) AS p, count(*) AS n FROM bids GROUP BY item",
     "narrowed": f"SELECT item, id FROM {BY_PRICE} WHERE CAST(place AS tinyint) <= 2",
+    "two_orders": "SELECT item, id, n, place FROM (SELECT *, row_number() OVER (PARTITION BY item "
+    "ORDER BY price, id) AS n, rank() OVER (PARTITION BY item ORDER BY weight DESC) AS place "
+    "FROM bids) WHERE place <= 2",
+    "hidden_key": f"SELECT item, id FROM {placed('price, id').replace('BY item', 'BY item, note')} "
+    "WHERE place <= 2",
+    "computed_key": "SELECT item, id, place FROM (SELECT *, rank() OVER (PARTITION BY item, "
+    "price % 2 ORDER BY weight) AS place FROM bids) WHERE place <= 2",
     "shown_too": f"SELECT item, id FROM {BY_PRICE} WHERE place <= 2 UNION ALL "
     f"SELECT item, id FROM {BY_PRICE}",
 }
 
 
-@pytest.mark.parametrize("name", some_of(NOT_CUT, {"total", "filtered"}))
+@pytest.mark.parametrize("name", some_of(NOT_CUT, {"total", "two_orders", "computed_key"}))
 def test_all_rows_are_looked_up_where_others_count(
     worlds: Callable[[int], ViewWorld], name: str, cut: list[int]
 ) -> None:
