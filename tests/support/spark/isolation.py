@@ -68,7 +68,7 @@ class Yard:
         """Let something go wrong at `where`, or be right again."""
         flag = self.folder / what
         if where:
-            fresh = flag.with_name(f"{what}.new")
+            fresh = flag.with_name(f"{flag.name}.new")
             fresh.write_text(where)
             fresh.rename(flag)
         else:
