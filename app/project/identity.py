@@ -44,7 +44,10 @@ def read_identity(folder: Path) -> ProjectIdentity:
         ) from error
     for name in settings:
         if name not in _KNOWN:
-            raise unknown_name("setting", name, _KNOWN)
+            unknown = unknown_name("setting", name, _KNOWN)
+            raise InvalidUsage(
+                f"{unknown.detail} in '{file}'", code=unknown.code, hint=unknown.hint
+            )
     name = settings.get("name", "")
     if not isinstance(name, str) or name != name.strip() or "\n" in name:
         raise InvalidUsage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(InvalidUsage, match="cannot be read") as wrong:
         Project.load(tmp_path)
     assert "UTF-8" in wrong.value.hint
+
+
+def test_an_unknown_setting_of_a_project_is_named_with_its_file(tmp_path: Path) -> None:
+    """A runtime has settings in a file of its own, in which nobody would find it."""
+    file = tmp_path / "project.toml"
+    file.write_text('nmae = "taxis"')
+    with pytest.raises(InvalidUsage, match=re.escape(f"unknown setting 'nmae' in '{file}'")):
+        read_identity(tmp_path)
