@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _CODECS: Final = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".zst")
-"""Ends of the names by which Hadoop knows compressed files."""
+"""Ends of the names, in any case, by which Hadoop knows compressed files."""
 
 _COMPRESSED: Final = 64
 """Bytes that one of a compressed file may stand for: of most texts they are ten, of some that
@@ -107,7 +107,8 @@ class MicroBatchFiles:
     def size_bytes(self) -> int:
         """The size of all of them; of compressed ones what they may have in them."""
         size = sum(int(location.sizeInBytes()) for location in self._locations)
-        return size * _COMPRESSED if any(url.endswith(_CODECS) for url in self._urls) else size
+        compressed = any(url.lower().endswith(_CODECS) for url in self._urls)
+        return size * _COMPRESSED if compressed else size
 
     def empty(self) -> list[str]:
         """URLs of files without a byte. Spark plans no task for them, and notes them as read."""

@@ -274,7 +274,13 @@ def test_first_contents_that_states_cannot_tell_are_the_querys(
 
 
 @pytest.mark.parametrize(
-    ("limit", "jobs"), [(("ROWS_MAX", 100), 0), (("ROWS_MAX", 1), 2), (("BYTES_MAX", 1), 2)]
+    ("limit", "jobs"),
+    [
+        (("ROWS_MAX", 20), 0),
+        (("ROWS_MAX", 19), 1),  # the output is over the state, which has three rows
+        (("ROWS_MAX", 2), 2),
+        (("BYTES_MAX", 1), 2),
+    ],
 )
 def test_the_first_rows_of_little_are_collected(
     spark: SparkSession,

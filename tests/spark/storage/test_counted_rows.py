@@ -168,18 +168,21 @@ def test_large_files_whose_rows_are_not_counted_are_written_by_tasks(
     assert len(written) == jobs
 
 
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(
+    ("name", "few"), [("0.csv.gz", True), ("0.csv.gz", False), ("0.CSV.GZ", False)]
+)
 def test_compressed_files_may_have_much_in_them(
     runtime: Runtime,
     inbox: Path,
     monkeypatch: pytest.MonkeyPatch,
     persisted: list[DataFrame],
     *,
+    name: str,
     few: bool,
 ) -> None:
     """A file of a megabyte may have a gigabyte in it, which this process cannot hold."""
     text = b"1234567890\n" * 1_000
-    (inbox / "0.csv.gz").write_bytes(gzip.compress(text))
+    (inbox / name).write_bytes(gzip.compress(text))
     monkeypatch.setattr(reading, "_FEW_BYTES", len(text) - (0 if few else 8_000))
     described = SourceDescription(
         name="flights", format="csv", schema="id BIGINT", options={"path": str(inbox)}
