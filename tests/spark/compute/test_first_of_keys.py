@@ -186,7 +186,7 @@ NOT_CUT: Final = {
     "WHERE place <= 2",
     "patterns": f"SELECT item, id FROM {placed('price, id', rows='bids WHERE note LIKE ' + LIKE)} "
     "WHERE place <= 2",
-    "two_orders": "SELECT item, max_by(price, id) AS p, min_by(price, id) AS q FROM bids "
+    "two_ends": "SELECT item, max_by(price, id) AS p, min_by(price, id) AS q FROM bids "
     "GROUP BY item",
     "chosen": "SELECT item, max_by(price, id) FILTER (WHERE price > 3) AS p FROM bids "
     "GROUP BY item",

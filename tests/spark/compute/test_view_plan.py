@@ -104,7 +104,7 @@ def test_touched_keys_say_by_which_key(spark: SparkSession) -> None:
 
 def test_first_rows_of_a_key_are_told_from_all(spark: SparkSession) -> None:
     """So many of each are looked up, unless another step needs all."""
-    window = "row_number() OVER (PARTITION BY who ORDER BY price DESC) AS place"
+    window = "rank() OVER (PARTITION BY who ORDER BY price DESC) AS place"
     first = f"SELECT id, who FROM (SELECT *, {window} FROM orders) WHERE place < 4"
     plan = planned(spark, first)
     assert [one.detail for one in plan_rows(plan) if one.item == "orders"] == [
