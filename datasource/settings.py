@@ -22,9 +22,9 @@ _MIB = 1 << 20
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 """The longest duration, 100 years: threads can wait for three times as long, and not for longer."""
 
-_LEAST_LEASE_MS: Final = 1000
-"""The shortest lease: it is renewed at a quarter of it, and a store may take that long to answer.
-A shorter one has expired before its owner could know."""
+_LEAST_LEASE_MS: Final = 100
+"""The shortest lease: it is renewed at a quarter of it, and a thread that waits for less than that
+may find it expired. On an object store, where a request takes as long, seconds are the least."""
 
 _LEAST: Final[Mapping[str, int]] = {
     **dict.fromkeys(
@@ -57,9 +57,9 @@ class ShardSettings:
         stats_bytes: Budget of column statistics per part in state. More prune better, less makes
             state smaller. 1 KiB, as persist.
         lease_ms: How long a reader's lease lasts after its last heartbeat. Longer survives longer
-            pauses, shorter frees garbage sooner after a crash. 15 min, as persist; at least 1 s.
+            pauses, shorter frees garbage sooner after a crash. 15 min, as persist; at least 100 ms.
         writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist; at least
-            1 s.
+            100 ms.
         compact_factor: How many neighbouring batches of like size make a merge due. More merges
             less often and leaves more batches: fewer than this for each tier of sizes, and each
             update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the

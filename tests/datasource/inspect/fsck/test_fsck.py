@@ -188,7 +188,7 @@ class Play:
             writer.append(data, Frontier(lower), Frontier(upper + 5))
 
     def read(self, _: int) -> None:
-        self.client().reader(SHARD, lease_ms=1000)
+        self.client().reader(SHARD, lease_ms=500)
 
     def hold(self, _: int) -> None:
         client = self.client()
