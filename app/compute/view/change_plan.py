@@ -333,15 +333,15 @@ class ChangePlan:
     def front_step(
         self, state: GroupState, function: str, column: str, changed: Collection[str]
     ) -> StepPlan:
-        """Rows of what a state groups, as they were before a step: those that may come to its min.
+        """Rows of what a state groups, as they were before a step: the first ones by a value.
 
-        Of each group that changes they have, with the changes, the least or greatest value at each
-        time. The plan has one look-up, and reads nothing else.
+        Together with the changes they have the least or greatest value of each group that changes,
+        at each time. The plan has one look-up, and reads nothing else.
 
         Args:
             state: The state.
             function: `min` or `max`.
-            column: Of the state's source: that which it is of.
+            column: Of the state's source: the value.
             changed: Names of the inputs and states that change.
 
         Raises:

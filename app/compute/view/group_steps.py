@@ -165,9 +165,9 @@ class GroupSteps:
         if found is not None and moved.table is not None:
             few_moved = FewRows(moved.table, group.moved_columns)
             merged = MergedGroups(group, few_moved, FewRows(found, group.schema))
+            target = small_target(group.changes, shard.options)
             # Before the merge, which only compares values that come with the one that is kept: it
             # would go on showing a least value of which the last row has gone.
-            target = small_target(group.changes, shard.options)
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 fresh = self._refreshed(target, step, merged, source)
                 if fresh is None:
