@@ -26,6 +26,7 @@ from shardline.datasource.arguments import (
     moment,
     names_of,
     text_of,
+    whole_number,
     wrong_kind,
 )
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
@@ -38,7 +39,7 @@ from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep
 from shardline.datasource.maintenance.retention import set_retention
 from shardline.datasource.read import ReadHandle, current_schema, history_gone_error, open_reader
-from shardline.datasource.settings import ShardSettings, checked_lease_ms, checked_settings
+from shardline.datasource.settings import LONGEST_MS, ShardSettings, checked_settings
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.evolve import (
     Evolved,
@@ -289,7 +290,7 @@ class ShardClient:
         since = None if since is None else moment("since", since)
         if lease_ms is not None:
             # Before there is a lease: one that cannot be renewed would be left behind.
-            lease_ms = checked_lease_ms(lease_ms)
+            lease_ms = whole_number("lease_ms", lease_ms, least=1, most=LONGEST_MS)
         return open_reader(
             self.machine(name),
             since=since,

@@ -12,27 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.datasource.arguments import whole_number, wrong_kind
+from shardline.datasource.arguments import wrong_kind
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["LONGEST_MS", "ShardSettings", "checked_lease_ms", "checked_settings"]
+__all__ = ["LONGEST_MS", "ShardSettings", "checked_settings"]
 
 _MIB = 1 << 20
 
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 """The longest duration, 100 years: threads can wait for three times as long, and not for longer."""
 
-_LEAST_LEASE_MS: Final = 100
-"""The shortest lease: it is renewed at a quarter of it, and a thread that waits for less than that
-may find it expired. On an object store, where a request takes as long, seconds are the least."""
-
 _LEAST: Final[Mapping[str, int]] = {
     **dict.fromkeys(
         ("inline_part_bytes", "inline_state_bytes", "stats_bytes", "compact_inline_bytes"), 0
     ),
     "compact_factor": 2,
-    "lease_ms": _LEAST_LEASE_MS,
-    "writer_lease_ms": _LEAST_LEASE_MS,
 }
 """The least value of settings for which it is not 1."""
 
@@ -57,9 +51,8 @@ class ShardSettings:
         stats_bytes: Budget of column statistics per part in state. More prune better, less makes
             state smaller. 1 KiB, as persist.
         lease_ms: How long a reader's lease lasts after its last heartbeat. Longer survives longer
-            pauses, shorter frees garbage sooner after a crash. 15 min, as persist; at least 100 ms.
-        writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist; at least
-            100 ms.
+            pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
+        writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist.
         compact_factor: How many neighbouring batches of like size make a merge due. More merges
             less often and leaves more batches: fewer than this for each tier of sizes, and each
             update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the
@@ -144,15 +137,6 @@ class ShardSettings:
                 raise unknown_name("setting", name, fields)
             parsed[name] = _number(name, text, flag=fields[name].type == "bool")
         return cls(**parsed)  # type: ignore[arg-type]  # each is of its field's type
-
-
-def checked_lease_ms(lease_ms: object) -> int:
-    """The duration of a lease, as it is.
-
-    Raises:
-        InvalidUsage: It is no whole number, too short to be renewed, or too long to be waited for.
-    """
-    return whole_number("lease_ms", lease_ms, least=_LEAST_LEASE_MS, most=LONGEST_MS)
 
 
 def checked_settings(settings: object) -> ShardSettings:

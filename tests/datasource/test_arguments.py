@@ -251,10 +251,6 @@ def test_a_number_below_0_is_refused(world: World, call: Any) -> None:
     [
         (lambda c: c.reader("orders", lease_ms=-1), "'lease_ms' cannot be -1"),
         (lambda c: c.reader("orders", lease_ms=0), "'lease_ms' cannot be 0"),
-        (
-            lambda c: c.reader("orders", lease_ms=99),
-            "cannot be 99 — hint: give a whole number of at least 100",
-        ),
         (lambda c: c.reader("orders", lease_ms=10**30), f"at most {LONGEST_MS}"),
         (lambda c: c.reader("orders", since=-1), "'since' cannot be -1"),
         (lambda c: c.reader("orders", since=TIME_MAX + 1), f"at most {TIME_MAX}"),

@@ -293,8 +293,8 @@ def test_several_shards_are_named_once_below_one_location() -> None:
     ("option", "text", "hint"),
     [
         ("leaseMs", "x", "whole number"),
-        ("leaseMs", "3", "at least 100"),
-        ("writerLeaseMs", "0", "at least 100"),
+        ("leaseMs", "0", "at least 1"),
+        ("writerLeaseMs", "-1", "at least 1"),
         ("compactFactor", "1", "at least 2"),
         ("validate", "maybe", "true or false"),
     ],

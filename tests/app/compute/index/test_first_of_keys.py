@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -74,14 +75,17 @@ def first_ranks(rows: Counter[str], of: dict[str, Row], asked: FirstOfKeys) -> C
     """Of each key the rows with a rank up to the number, and their ranks."""
     place = SCHEMA.get_field_index(asked.order.column)
     found: Counter[Any] = Counter()
-    for key in {of[text][0] for text in rows}:
-        mine = [
-            (rank_of(of[text][place], asked.order), text) for text in rows if of[text][0] == key
-        ]
-        for rank, text in mine:
-            in_front = sum(rows[other] for before, other in mine if before < rank)
-            if in_front < asked.number:
-                found[key, in_front, text] = rows[text]
+    keys: dict[Any, list[tuple[Any, str]]] = {}
+    for text in rows:
+        keys.setdefault(of[text][0], []).append((rank_of(of[text][place], asked.order), text))
+    for key, mine in keys.items():
+        in_front = 0
+        for _, equal in itertools.groupby(sorted(mine), lambda one: one[0]):
+            tied = [text for _, text in equal]
+            found.update({(key, in_front, text): rows[text] for text in tied})
+            in_front += sum(rows[text] for text in tied)
+            if in_front >= asked.number:
+                break
     return found
 
 
