@@ -81,7 +81,7 @@ def test_a_view_follows_both_sides(spark: SparkSession, name: str) -> None:
     """At each of some times its contents are those of the query over the inputs' contents."""
     query = QUERIES[name]
     sources = (
-        f"CREATE SOURCE t USING csv OPTIONS (path 'x') SCHEMA ({COLUMNS});"
+        f"CREATE SOURCE t USING json OPTIONS (path 'x') SCHEMA ({COLUMNS});"
         "CREATE SOURCE u USING csv OPTIONS (path 'x') SCHEMA (k INT, v INT);"
     )
     chance = random.Random(5)

@@ -93,7 +93,7 @@ class ViewWorld:
         text = query.lower()
         for source, found in self.inputs.items():
             if source in text:
-                project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
+                project.source(source, "json", options={"path": "later"}, schema=_ddl(found))
         kept = project.check(self.bench.spark).descriptions[name]
         assert isinstance(kept, ViewDescription)
         return kept
