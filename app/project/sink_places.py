@@ -57,8 +57,8 @@ def _place(one: WrittenObject) -> _Place | None:
     if not isinstance(sink, SinkDescription):
         return None
     if sink.format in FILES:
-        path = path_option(sink.options)
-        return ("folder", _resolved(path)) if path else None
+        folder = _folder(one)
+        return None if folder is None else ("folder", folder)
     if sink.format == "shard":
         options = {name.lower(): text for name, text in sink.options.items()}
         # Nobody knows before it runs where the project's own location is.
@@ -66,6 +66,15 @@ def _place(one: WrittenObject) -> _Place | None:
         whole = "/".join(step for step in steps if step)
         return ("shard", _resolved(whole) if "/" in whole else whole) if whole else None
     return None
+
+
+def _folder(one: WrittenObject) -> str | None:
+    """The folder that a sink of files writes to; None of other objects."""
+    sink = one.description
+    if not isinstance(sink, SinkDescription) or sink.format not in FILES:
+        return None
+    path = path_option(sink.options)
+    return _resolved(path) if path else None
 
 
 def _are_rivals(one: WrittenObject, other: WrittenObject) -> bool:
@@ -93,13 +102,11 @@ def _loops(written: Sequence[WrittenObject]) -> Iterator[Problem]:
     known = {one.name: one for one in written}
     graph = Graph({one.name: one.reads for one in written})
     for one in written:
-        path = path_option(getattr(one.description, "options", {}))
-        if not (isinstance(one.description, SinkDescription) and path):
-            continue
-        if one.description.format not in FILES:
+        folder = _folder(one)
+        if folder is None:
             continue
         for name in sorted(graph.upstream(one.name)):
-            if _reads(known[name], _resolved(path)):
+            if _reads(known[name], folder):
                 yield one.problem(
                     "option path",
                     "RESERVED_NAME",

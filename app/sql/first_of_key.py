@@ -9,7 +9,7 @@ those with the greatest `at`.
 
 Invariants:
     The functions of a window depend on rows in front of a row, and on those that tie with it.
-    What leaves a row out by its place is evaluated before anything that can fail at a row.
+    A condition that leaves a row out by its place is evaluated before all that can fail at a row.
 """
 
 from __future__ import annotations
@@ -171,10 +171,7 @@ def _bounds_of(condition: Any) -> Iterator[tuple[Any, Sequence[Any], int]]:
 
 def _extreme_of(region: Region) -> FirstOfKey | None:
     """The rows that an aggregate depends on, if all of its functions do so on the same."""
-    groups = read_sequence(region.top.plan.groupingExpressions())
-    if len(region.nodes) > 1 or len(region.sources) > 1:
-        return None
-    if len([one for one in groups if not one.foldable()]) != len(region.sources[0].keys):
+    if not _is_alone(region, read_sequence(region.top.plan.groupingExpressions())):
         return None
     found = {_ordered_by(call) for call in aggregate_expressions(region.top.plan)}
     one = found.pop() if len(found) == 1 else None
@@ -196,20 +193,26 @@ def _ordered_by(call: Any) -> tuple[int, bool] | None:
     return number_of(column), _OF_EXTREMES[kind]
 
 
-def _first_of(region: Region, places: _Places) -> FirstOfKey | None:
-    window = region.top
+def _is_alone(region: Region, keys: Sequence[Any]) -> bool:
+    """True if a region is one operator over one source, by all that the operator has as its key."""
     if len(region.nodes) > 1 or len(region.sources) > 1:
+        return False
+    return len([one for one in keys if not one.foldable()]) == len(region.sources[0].keys)
+
+
+def _first_of(region: Region, places: _Places) -> FirstOfKey | None:
+    """The rows of each partition of a window that come to anything, if these are the first ones."""
+    window = region.top
+    if not _is_alone(region, read_sequence(window.plan.partitionSpec())):
         return None
     functions = {
         number_of(one): kind_of(one.child().windowFunction())
         for one in read_sequence(window.plan.windowExpressions())
     }
-    partition = [one for one in read_sequence(window.plan.partitionSpec()) if not one.foldable()]
     orders = read_sequence(window.plan.orderSpec())
     numbers = [places[one] for one, kind in functions.items() if kind in _PLACES and one in places]
     if (
         not set(functions.values()) <= _OF_ROWS_IN_FRONT
-        or len(partition) != len(region.sources[0].keys)
         or not orders
         or not numbers
         or not 0 < min(numbers) <= _NUMBER_MAX

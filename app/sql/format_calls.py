@@ -7,7 +7,7 @@ Spark's message often does not name the option (`For input string: "x"`). The on
 by leaving out one after the other.
 
 Invariants:
-    What cannot be called in this version of Spark passes: the start of a query tells.
+    A call that this version of Spark does not have passes: the start of a query tells.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ a file of no rows in a scratch folder, and closed:
 
 Invariants:
     No job runs, and nothing is written where the sink writes. No object store is asked.
-    What fails for want of a disk is no fault of the options, and passes.
+    A failure for want of a disk is no fault of the options, and passes.
 """
 
 from __future__ import annotations

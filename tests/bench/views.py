@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -169,20 +169,18 @@ class _World:
 
     def _dear(self, time: int) -> list[pa.Table]:
         """The dearest order of each shop; those of before go."""
-        gone, self._dearest = self._dearest, self._made(time, _SHOPS)
-        shops, prices = np.arange(_SHOPS), np.full(_SHOPS, _DEAREST)
-        columns = self._dearest.column_names
-        for name, values in (("shop", shops), ("price", prices)):
-            place = columns.index(name)
-            self._dearest = self._dearest.set_column(place, name, pa.array(values))
-        if gone is None:
-            return [self._dearest]
-        return [self._dearest, stamp(gone.drop_columns(["_ts", "_diff"]), time, -1)]
+        prices = np.full(_SHOPS, _DEAREST)
+        gone = self._dearest
+        self._dearest = self._made(_SHOPS, shop=np.arange(_SHOPS), price=prices)
+        changes = [(self._dearest, 1), (gone, -1)]
+        return [stamp(rows, time, diff) for rows, diff in changes if rows is not None]
 
     def _add(self, time: int, count: int, more: Sequence[pa.Table] = ()) -> None:
-        self._orders.append_table(pa.concat_tables([self._made(time, count), *more]), time + 1)
+        news = stamp(self._made(count), time)
+        self._orders.append_table(pa.concat_tables([news, *more]), time + 1)
 
-    def _made(self, time: int, count: int) -> pa.Table:
+    def _made(self, count: int, **given: np.ndarray[Any, Any]) -> pa.Table:
+        """New orders; columns that are not given are drawn."""
         first, self._last = self._last, self._last + count
         columns = {
             "id": np.arange(first, self._last),
@@ -191,7 +189,7 @@ class _World:
             "shop": self._draw.integers(0, _SHOPS, count),
             "price": self._draw.integers(1, _DEAREST, count),
         }
-        return stamp(pa.table(columns), time, 1)
+        return pa.table({**columns, **given})
 
 
 _SQL: Final = {

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.app.compute.index.order_codes import Codes, OrderBy, codes_of
-from shardline.app.compute.index.runs import SHORT, FirstRows, Hashes, Run, hashes_of
+from shardline.app.compute.index.runs import NOT_CUT, SHORT, FirstRows, Hashes, Run, hashes_of
 from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.updates import consolidate_snapshot
 
@@ -88,8 +88,7 @@ def first_of_keys(
     keys = _keys_of(asked, key, gone)
     if keys is None:
         return None
-    last_codes = np.full(len(keys.hashes), np.iinfo(np.int64).max)
-    is_cut = np.zeros(len(keys.hashes), np.bool_)
+    last_codes = np.full(len(keys.hashes), NOT_CUT)
     pieces = [piece for run in runs for piece in run.pieces]
     orders = [(piece.by(by, asked.order), piece.updates) for piece in pieces]
     left = np.arange(len(keys.hashes)) if pieces else np.arange(0)
@@ -110,10 +109,10 @@ def first_of_keys(
         if enough is None:
             return None
         parts.append(found.updates.filter(pa.array(enough[chosen.owners_of(found.updates)])))
-        last_codes[left], is_cut[left] = found.last_codes, found.is_cut
+        last_codes[left] = found.last_codes
         left = left[~enough]
         number[left] *= _MORE
-    return [*parts, _gone_behind(asked.order, gone, keys, last_codes, is_cut)]
+    return [*parts, _gone_behind(asked.order, gone, keys, last_codes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +176,11 @@ class _Taken:
     Attributes:
         updates: All of their first updates, and no others.
         last_codes: For each key the code up to which all updates are there.
-        is_cut: For each key, True if there are others.
         looked_at: How many updates were taken for these.
     """
 
     updates: pa.Table
     last_codes: Codes
-    is_cut: npt.NDArray[np.bool_]
     looked_at: int
 
     @classmethod
@@ -195,39 +192,31 @@ class _Taken:
         # Of what is behind the first cut of a key, other pieces have some, and this one not all.
         kept = codes_of(together, asked.order) <= last_codes[owners]
         kept &= together.column(TS).to_numpy() <= as_of
-        is_cut = np.any([one.is_cut for one in found], axis=0)
-        return cls(asked.kept(together.filter(pa.array(kept))), last_codes, is_cut, len(owners))
+        return cls(asked.kept(together.filter(pa.array(kept))), last_codes, len(owners))
 
     def has_enough(self, keys: _Keys) -> npt.NDArray[np.bool_] | None:
         """For each key, True if no more need be taken; None if another one has its hash."""
         rows = consolidate_snapshot(self.updates)
-        owners = keys.owners_of(rows)
+        owners, is_cut = keys.owners_of(rows), self.last_codes < NOT_CUT
         # What is known is of the hash: another key would take the places of this one, be it alone
         # among these rows or beside it.
-        mine = keys.values.filter(pa.array(self.is_cut))
-        of_cut = rows.select(mine.column_names).filter(pa.array(self.is_cut[owners]))
+        mine = keys.values.filter(pa.array(is_cut))
+        of_cut = rows.select(mine.column_names).filter(pa.array(is_cut[owners]))
         both = pa.concat_tables([mine, of_cut], promote_options="permissive")
         if _each_once(both).num_rows > mine.num_rows:
             return None
         copies = rows.column(DIFF).to_numpy().astype(float)
         number = np.bincount(owners, copies, len(keys.hashes))
-        enough: npt.NDArray[np.bool_] = ~self.is_cut | (number >= keys.needed)
+        enough: npt.NDArray[np.bool_] = ~is_cut | (number >= keys.needed)
         return enough
 
 
-def _gone_behind(
-    order: OrderBy,
-    gone: pa.Table,
-    keys: _Keys,
-    last_codes: Codes,
-    is_cut: npt.NDArray[np.bool_],
-) -> Any:
+def _gone_behind(order: OrderBy, gone: pa.Table, keys: _Keys, last_codes: Codes) -> Any:
     """Rows that go and are behind what was found, as additions: the changes take them away again.
 
     One that comes and goes in the changes alone is added as well: it is behind all that counts.
     """
-    owners = keys.owners_of(gone)
-    behind = is_cut[owners] & (codes_of(gone, order) > last_codes[owners])
+    behind = codes_of(gone, order) > last_codes[keys.owners_of(gone)]
     found = gone.filter(pa.array(behind))
     place = found.column_names.index(DIFF)
     return found.set_column(place, DIFF, pc.negate(found.column(DIFF)))

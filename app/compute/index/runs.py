@@ -39,7 +39,18 @@ from shardline.app.compute.index.order_codes import Codes, OrderBy, codes_of
 from shardline.datasource.schema import DIFF, TS, contiguous, surrogate
 from shardline.datasource.updates import advance_times, consolidate, take
 
-__all__ = ["SHORT", "FirstRows", "Hashes", "Keep", "Piece", "Run", "RunMaker", "cut", "hashes_of"]
+__all__ = [
+    "NOT_CUT",
+    "SHORT",
+    "FirstRows",
+    "Hashes",
+    "Keep",
+    "Piece",
+    "Run",
+    "RunMaker",
+    "cut",
+    "hashes_of",
+]
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Places: TypeAlias = npt.NDArray[np.uint32]
@@ -53,6 +64,9 @@ PIECE_BYTES: Final = 128 << 20
 
 SHORT: Final = 64
 """So few rows of a hash are always taken together, and in no order: most keys have no more."""
+
+NOT_CUT: Final = np.iinfo(np.int64).max
+"""The code up to which all updates are there, where none is left out: no code is greater."""
 
 _HASH: Final = "_hash"
 _PLACE: Final = "_place"
@@ -75,14 +89,13 @@ class FirstRows(NamedTuple):
     Attributes:
         updates: Them.
         owners: For each one the place of its hash among those that were asked for.
-        last_codes: For each hash the code up to which all of its updates are there.
-        is_cut: For each hash, True if there are others.
+        last_codes: For each hash the code up to which all of its updates are there; `NOT_CUT` if
+            there are no others.
     """
 
     updates: pa.Table
     owners: npt.NDArray[np.intp]
     last_codes: Codes
-    is_cut: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +151,17 @@ class _Order:
         """
         start = np.searchsorted(self.hashes, hashed, "left")
         end = np.searchsorted(self.hashes, hashed, "right")
-        last_codes = np.full(len(hashed), np.iinfo(np.int64).max)
-        is_cut = np.zeros(len(hashed), np.bool_)
+        last_codes = np.full(len(hashed), NOT_CUT)
         if self.codes is not None:
             for place in np.flatnonzero(end - start > needed):
                 codes = self.codes[start[place] : end[place]]
                 last = codes[needed[place] - 1]
                 number = int(np.searchsorted(codes, last, "right"))
                 if number < len(codes):
-                    end[place] = start[place] + number
-                    last_codes[place], is_cut[place] = last, True
+                    end[place], last_codes[place] = start[place] + number, last
         lengths = end - start
         owners = np.repeat(np.arange(len(hashed)), lengths)
-        return FirstRows(
-            self._taken(updates, _stretches(start, lengths)), owners, last_codes, is_cut
-        )
+        return FirstRows(self._taken(updates, _stretches(start, lengths)), owners, last_codes)
 
     def _taken(self, updates: pa.Table, found: npt.NDArray[np.intp]) -> pa.Table:
         return take(updates, found if self.places is None else self.places[found].astype(np.int64))
@@ -201,7 +210,7 @@ class Piece:
         with self._lock:  # a large piece takes a second: not twice at a time
             found = self._others.get((key, within))
             if found is None:
-                found = self._ordered(key) if within is None else self._within(key, within)
+                found = self._ordered(key) if within is None else self._ordered_within(key, within)
                 self._others[key, within] = found
         return found
 
@@ -218,7 +227,7 @@ class Piece:
         places = np.argsort(hashes, kind="stable").astype(np.uint32)
         return _Order(*self._stored({_HASH: hashes[places], _PLACE: places}))
 
-    def _within(self, key: tuple[str, ...] | None, within: OrderBy) -> _Order:
+    def _ordered_within(self, key: tuple[str, ...] | None, within: OrderBy) -> _Order:
         """The rows in the order of a key, those of one hash in an order of their own."""
         plain = self._others.get((key, None)) or self._ordered(key)
         changes = np.flatnonzero(plain.hashes[1:] != plain.hashes[:-1]) + 1

@@ -136,7 +136,7 @@ class GroupPrograms:
             `changes`, and for each of the extremes, `front1` …, rows of before the step that have
             the least or greatest values at each of its times, if `changes` come to them; "" if
             there are none.
-        extremes: What they keep of least and greatest values, in order.
+        extremes: What `refreshed` has the tables `front1` … of, in order.
     """
 
     contents: str
@@ -166,7 +166,7 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
         refreshed=_merged(key, sums, extremes, "", sole=False, refresh=True)
         if keys and extremes
         else "",
-        extremes=extremes,
+        extremes=extremes if keys else (),
     )
 
 

@@ -69,7 +69,7 @@ class GroupState:
         schema: Columns of the state.
         anew: The state as an operator over its source, for groups of which it does not tell enough.
         extremes: The functions whose least or greatest values it has, and the columns of the source
-            that these are of.
+            that these are of; none if `refreshed` is not there for it.
     """
 
     name: str
@@ -115,11 +115,6 @@ class GroupState:
         """
         merged = self._merged_found if found else self._merged
         return merged.over(session, {"moved": moved, "state": state})
-
-    @property
-    def can_be_refreshed(self) -> bool:
-        """True if `refreshed` is there for it."""
-        return self._refreshed is not None
 
     def refreshed(
         self, session: SparkSession, merged: Mapping[str, DataFrame], fronts: Sequence[DataFrame]

@@ -33,7 +33,7 @@ from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
-from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
+from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.shared_changes import changes_of, read_changes
 from shardline.app.compute.view.state_step import StateStep
@@ -232,8 +232,10 @@ class FoundRows:
         # The keys are those of the input's own changes, all of them, which have been read for that.
         changes = self.changes(step, one.leaf.name)
         assert changes is not None, one.leaf
-        where = partial(_that_satisfy, one.first.where)
-        return FirstOfKeys(one.first.order, one.first.number, changes, where)
+        first = one.first
+        return FirstOfKeys(
+            first.order, first.number, changes, lambda rows: rows_that_satisfy(rows, first.where)
+        )
 
     def _rows_of(
         self, step: StateStep, source: KeySource, tables: dict[Leaf, pa.Table | None]
@@ -287,10 +289,6 @@ def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) ->
         evaluate_beside_empty(session)
     empty = [pa.RecordBatch.from_pylist([], rows.schema)]
     return local_relation(session, rows.to_batches() or empty, schema)
-
-
-def _that_satisfy(where: Conditions, rows: pa.Table) -> pa.Table:
-    return rows_that_satisfy(rows, where)
 
 
 def _have_columns(rows: pa.Table, columns: StructType) -> bool:

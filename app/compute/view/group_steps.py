@@ -219,8 +219,9 @@ class GroupSteps:
         None if these are to be made anew of all of their rows.
         """
         session, group = step.session, merged.group
-        fronts = self._fronts(step, group)
         changes = self._rows.few(step, *source)
+        # Afterwards: nothing is looked up for a change of many rows.
+        fronts = None if changes is None else self._fronts(step, group)
         if fronts is None or changes is None:
             return None
         plans = [plan for plan, _ in fronts]
@@ -253,7 +254,7 @@ class GroupSteps:
         None if one of them cannot be looked up.
         """
         fronts: list[tuple[StepPlan, FewRows]] = []
-        if not group.can_be_refreshed:
+        if not group.extremes:
             return None
         for function, column in group.extremes:
             try:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql.types import IntegralType, StringType
@@ -524,19 +524,12 @@ class LookUps:
         if tables != (changes,):
             first = None  # known of the keys of the input's own changes, and of no others
         nulls = tuple(chosen[column][1] for column in order)
-        for known in self.ordered:
-            same = (
-                known.leaf.name,
-                known.key,
-                known.sources,
-                known.nulls,
-                known.where,
-                known.first,
-            )
-            if same == (name, tuple(order), tables, nulls, where, first):
-                return known.leaf
         leaf = Leaf(name, before=True, place=len(self.ordered) + 1)
-        self.ordered.append(LookUp(leaf, tuple(order), tables, nulls, where, first))
+        made = LookUp(leaf, tuple(order), tables, nulls, where, first)
+        for known in self.ordered:
+            if known.leaf.name == name and known == replace(made, leaf=known.leaf):
+                return known.leaf
+        self.ordered.append(made)
         return leaf
 
 
