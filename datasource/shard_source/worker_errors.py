@@ -21,12 +21,13 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from shardline.datasource.errors import InvalidUsage, ShardError
 
-__all__ = ["as_one_sentence"]
+__all__ = ["as_one_sentence", "error_text"]
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark reads it when it formats an error that has ended a worker or a planner."""
@@ -52,6 +53,13 @@ def as_one_sentence(hook: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return call
+
+
+def error_text(error: ShardError) -> str:
+    """The text of an error as a process of Spark would report it: a refusal without its frames."""
+    if _is_refusal(error):
+        return "".join(traceback.format_exception_only(error))
+    return "".join(traceback.format_exception(error))
 
 
 def _is_refusal(error: ShardError) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "empty_frame",
     "file_size",
     "frame_of",
+    "from_folder",
     "has_class",
     "java_causes",
     "java_type",
@@ -345,10 +346,16 @@ def from_folder_of_jvm(spark: SparkSession, options: Mapping[str, str]) -> dict[
     The Python processes that Spark starts count from there, and this one may have gone elsewhere
     since: both would have another shard by one name.
     """
+    if from_folder("", options) == options:
+        return dict(options)
+    return from_folder(java_class(spark, "java.lang.System").getProperty("user.dir"), options)
+
+
+def from_folder(folder: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Options whose relative paths are absolute, from `folder` on."""
     found = dict(options)
     for name, value in options.items():
         if name.lower() in ("path", "location") and not value.startswith("/") and ":" not in value:
-            folder = java_class(spark, "java.lang.System").getProperty("user.dir")
             found[name] = f"{folder}/{value}"
     return found
 

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from shardline.datasource.java_names import jvm_of, remember_names
 from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.driver_source import offer_driver_source
 from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly, is_interrupt
 
 __all__ = [
@@ -66,6 +67,7 @@ def offer_native_reads(spark: SparkSession) -> None:
     remember_names(spark)
     if is_checked(spark):
         install_loader(spark, partial(_make_rule, spark))
+        offer_driver_source(spark)
     else:
         _log.info("format('shard') is read by Python workers: Spark is not %s", _CHECKED)
 

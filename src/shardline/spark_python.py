@@ -24,7 +24,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["choose_python", "use_this_python", "warn_if_too_late"]
+__all__ = ["choose_python", "is_python_of_jvm", "use_this_python", "warn_if_too_late"]
 
 _CHOICES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -69,6 +69,11 @@ def warn_if_too_late() -> None:
         RuntimeWarning,
         stacklevel=3,  # whoever imports the package, as far as the import system shows him
     )
+
+
+def is_python_of_jvm(context: Any) -> bool:
+    """True if the JVM of a `SparkContext` looks for data sources with this very Python."""
+    return _is_this_python(_choice_of_the_jvm(context))
 
 
 def use_this_python(context: Any) -> str | None:
