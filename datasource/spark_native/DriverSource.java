@@ -75,8 +75,11 @@ public class DriverSource extends UserDefinedPythonDataSource {
     return made == null ? super.createDataSourceInPython(provider, options, schema) : made;
   }
 
-  /** What goes to executors, which do not know this class. */
-  private Object writeReplace() {
+  /**
+   * What goes to executors, which do not know this class. (Not private: Janino would give the method
+   * another name, and Java would not find it.)
+   */
+  protected Object writeReplace() {
     return new UserDefinedPythonDataSource(dataSourceCls());
   }
 

@@ -1,16 +1,14 @@
 """Loads the few Java classes of this package into the driver's JVM, without a jar.
 
 Spark's own compiler of generated code (Janino) compiles them. That takes half a second of a JVM
-that has just started, so what it made is kept where Python keeps what it compiles, in
-`__pycache__` beside the source, and found there by the source, the version of Spark and that of
-Java. Where that folder cannot be written, or Python was told to keep nothing there, each JVM
-compiles.
+that has just started, so what it made is kept (`kept_files.py`), and found by the source, the
+version of Spark and that of Java. Where nothing can be kept each JVM compiles.
 
 Invariants:
     A class is loaded once in a JVM: py4j finds methods by a class's name, and would call those of
     an older class of the same name on an object of a newer one.
-    What is kept is used only whole, and only for the very source that it was made of. If it cannot
-    be loaded the source is compiled, as if nothing had been kept.
+    What is kept is used only for the very source that it was made of. If it cannot be loaded the
+    source is compiled, as if nothing had been kept.
 """
 
 from __future__ import annotations
@@ -18,16 +16,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import importlib.util
 import json
-import os
-import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -35,6 +28,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from shardline.datasource.java_names import class_in, java_class, jvm_of
+from shardline.datasource.spark_native.kept_files import kept_file, read_kept, store_kept
 
 __all__ = ["java_object", "shared_object"]
 
@@ -94,17 +88,20 @@ def _loaded(jvm: Any, name: str, version: str) -> Any:
 def _class(jvm: Any, name: str, version: str) -> Any:
     source = files(__package__).joinpath(f"{name}.java").read_bytes()
     java = class_in(jvm, "java.lang.System").getProperty("java.specification.version")
-    kept = _kept_at(name, hashlib.sha256(b"\n".join([source, version.encode(), java.encode()])))
+    made_of = hashlib.sha256(b"\n".join([source, version.encode(), java.encode()])).hexdigest()
+    kept = kept_file(f"{name}.{made_of[:32]}.classes")
     parent = class_in(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
-    if (classes := _read(kept)) is not None:
+    if (text := read_kept(kept)) is not None:
+        codes = {one: base64.b64decode(code) for one, code in json.loads(text).items()}
         with contextlib.suppress(Py4JError):
-            return _defined(jvm, parent, f"{_PACKAGE}.{name}", classes)
+            return _defined(jvm, parent, f"{_PACKAGE}.{name}", codes)
     compiler = class_in(jvm, _JANINO)()
     compiler.setParentClassLoader(parent)
     compiler.cook(source.decode())
     found = compiler.getClassLoader().loadClass(f"{_PACKAGE}.{name}")
     made = compiler.getBytecodes()
-    _store_classes(kept, {one: bytes(made.get(one)) for one in made.keySet().toArray()})
+    texts = {one: base64.b64encode(made.get(one)).decode() for one in made.keySet().toArray()}
+    store_kept(kept, json.dumps(texts).encode())
     return found
 
 
@@ -115,39 +112,3 @@ def _defined(jvm: Any, parent: Any, name: str, classes: Mapping[str, bytes]) -> 
     found = class_in(jvm, _LOADER)(given, parent).loadClass(name)
     found.getConstructors()  # links the class: what does not fit is an error here
     return found
-
-
-def _kept_at(name: str, made_of: Any) -> Path | None:
-    """The file for compiled classes; None where none may be kept."""
-    if sys.dont_write_bytecode:
-        return None
-    with contextlib.suppress(NotImplementedError):
-        beside = Path(importlib.util.cache_from_source(__file__)).parent
-        return beside / f"{name}.{made_of.hexdigest()[:32]}.classes"
-    return None
-
-
-def _read(path: Path | None) -> Mapping[str, bytes] | None:
-    """What was kept: the code of each class by its name; None if there is nothing, or not all."""
-    if path is None:
-        return None
-    try:
-        digest, _, text = path.read_bytes().partition(b"\n")
-        if hashlib.sha256(text).hexdigest().encode() != digest:
-            return None
-        return {one: base64.b64decode(code) for one, code in json.loads(text).items()}
-    except (OSError, ValueError):
-        return None
-
-
-def _store_classes(path: Path | None, classes: Mapping[str, bytes]) -> None:
-    if path is None:
-        return
-    text = json.dumps({one: base64.b64encode(c).decode() for one, c in classes.items()}).encode()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, made = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-        os.chmod(made, 0o644)  # noqa: PTH101 - as Python's own files there
-        os.replace(made, path)  # noqa: PTH105 - two processes may keep it at the same time

@@ -4,7 +4,8 @@ A rule over internal classes of Spark that compiles may still give other rows: b
 of somebody else, a patched Spark. So the first read that can be native waits until a shard of all
 common types in a temporary folder was read natively, and its rows compared. If they differ, or
 anything fails, no read of the session is native. A first read and not the installation, since a
-session that has just started takes seconds for its first job, which not every session has.
+session that has just started takes seconds for its first job, which not every session has. What
+has passed once with the same programs and settings is not tested again (`passed_tests.py`).
 
 The test has a thread of its own: a query that is stopped while it waits must not end the test, and
 properties of its jobs are not the query's.
@@ -30,6 +31,11 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
+from shardline.datasource.spark_native.passed_tests import (
+    combination_of,
+    has_passed,
+    note_passed,
+)
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["FAILED", "SelfTest"]
@@ -65,14 +71,23 @@ class SelfTest:
         """Why no read of the session is native; None if they are right."""
         with self._lock:  # whoever else reads waits for the result
             if self._failure is None and not self._is_passed():
+                combination = combination_of(self._spark)
+                if has_passed(combination):
+                    self._note_passed()
+                    return None
                 thread = BackgroundThread("native-self-test", self._run)
                 thread.start()
                 thread.join()
+                if self._is_passed():
+                    note_passed(combination)
             return self._failure
 
     def _is_passed(self) -> bool:
         context = self._spark.sparkContext
         return not str(context.master).startswith("local") or context.applicationId in self._passed
+
+    def _note_passed(self) -> None:
+        self._passed.add(self._spark.sparkContext.applicationId)
 
     def _run(self) -> None:
         try:
@@ -82,7 +97,7 @@ class SelfTest:
             wrong = f"{type(error).__name__}: {first_line}"
             _log.debug("the self-test of native reads failed", exc_info=True)
         if wrong is None:
-            self._passed.add(self._spark.sparkContext.applicationId)
+            self._note_passed()
         else:
             self._failure = f"{FAILED}{wrong}"
 
