@@ -42,8 +42,10 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     stream_write           writes micro-batches of streaming sinks natively, in the stream's plan
     rule_loader            loads these rules when a session first reads a shard, or appends to one
     load_plans             plans one load for the rule: its time and its frame
+    driver_source          makes sources of `format("shard")` without a process of Spark's for it
     interrupts             lets Ctrl-C end a call of the rule between two calls to the JVM
     self_check             reads a small shard natively before anything else is
+    passed_tests           remembers with which programs and settings that went well
     part_errors            errors of parts, in the words of Python workers
     read_counts            counts plain reads by their path, and why
 
@@ -59,12 +61,13 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     catalog_entries        tables and temporary views of a session, without a command
     released_objects       lets the JVM go of objects, many by one call
     compiled_java          loads the Java classes of this package without a jar
+    kept_files             keeps what was found out about this installation, for later processes
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
 installed; `NativeRelations.java` has the lists of files that Spark is given, `DriverStream.java` is
-what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write,
-`KeptBroadcast.java` a node of its plans, `CatalystNodes.java` what is asked about plans, and
-`CatalogEntries.java` makes entries of the catalog.
+what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write, `DriverSource.java` is
+what it makes sources of, `KeptBroadcast.java` a node of its plans, `CatalystNodes.java` what is
+asked about plans, and `CatalogEntries.java` makes entries of the catalog.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -25,6 +25,7 @@ import base64
 import json
 import logging
 import os
+import pickle
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -98,7 +98,7 @@ class _SourceMaker:
                 `schema` if the user gave one.
         """
         try:
-            return json.dumps(call_interruptibly(partial(_made, json.loads(asked))))
+            return json.dumps(call_interruptibly(partial(_make_source, json.loads(asked))))
         except KeyboardInterrupt:
             return json.dumps({"cancelled": CANCELLED})
         except Exception:  # noqa: BLE001 - a helper process makes it, or says what is wrong
@@ -111,18 +111,18 @@ class _SourceMaker:
         implements: ClassVar = ["java.util.function.Function"]
 
 
-def _made(asked: Mapping[str, Any]) -> dict[str, str]:
+def _make_source(asked: Mapping[str, Any]) -> dict[str, str]:
     # Not before the first one is made: a session without shards loads no Arrow.
-    from shardline.datasource.format import ShardDataSource  # noqa: PLC0415
     from shardline.datasource.shard_source.worker_errors import error_text  # noqa: PLC0415
     from shardline.datasource.spark_native.jvm import from_folder  # noqa: PLC0415
 
+    source = pickle.loads(_REFERENCE)  # noqa: S301 - our own
     options, schema = asked["options"], asked["schema"]
     if schema is None:
         there = from_folder(asked["folder"], options)
         try:
-            schema = ShardDataSource(CaseInsensitiveDict(there)).schema().json()
+            schema = source(CaseInsensitiveDict(there)).schema().json()
         except ShardError as error:
             return {"refused": error_text(error)}
-    pickled = CloudPickleSerializer().dumps(ShardDataSource(CaseInsensitiveDict(options)))
+    pickled = pickle.dumps(source(CaseInsensitiveDict(options)))
     return {"source": base64.b64encode(pickled).decode(), "schema": schema}

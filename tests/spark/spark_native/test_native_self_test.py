@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from shardline.datasource.spark_native import load_plans, plan_rule
+from shardline.datasource.spark_native import (
+    compiled_java,
+    load_plans,
+    passed_tests,
+    plan_rule,
+    rule_loader,
+)
+from shardline.datasource.spark_native.jvm import settings_of
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.read import make_leased_frame
 from shardline.datasource.spark_native.read_counts import ReadCounts
+from shardline.datasource.spark_native.rule_loader import loader_of
 from shardline.datasource.spark_native.self_check import SelfTest
 from support.fakes.clock import ManualClock
 from support.spark.native import client_at, collected, ids, plan_of, put
@@ -25,10 +35,21 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def passed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The applications that have passed: none."""
+def passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[str]:
+    """The applications that have passed: none; nor has any other process of the installation."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     found: set[str] = set()
     monkeypatch.setattr(SelfTest, "_passed", found)
+    return found
+
+
+@pytest.fixture
+def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only file of this package's code."""
+    found = tmp_path / "frames.py"
+    found.write_text("reads", "utf-8")
+    monkeypatch.setattr(passed_tests, "_own_files", lambda: [str(found)])
     return found
 
 
@@ -142,6 +163,85 @@ def test_a_failure_leaves_all_reads_to_python(  # noqa: PLR0917  # fixtures
     assert f"not native: {reason}" in plan_of(frames[1])
     said = [r.getMessage() for r in caplog.records if "Python workers" in r.getMessage()]
     assert said == [f'format("shard") is read by Python workers: {reason}']
+
+
+# --- passed once -------------------------------------------------------------------------------
+
+
+def times_tested(spark: SparkSession) -> int:
+    """How often a small shard is read by one more application of the installation."""
+    ran: list[str] = []
+
+    def read(path: str) -> pa.Table:
+        ran.append(path)
+        return plan_rule._read_by_own_rule(spark, path)
+
+    SelfTest._passed.clear()
+    test = SelfTest(spark, read)
+    assert test.failure() is None
+    assert test.failure() is None
+    assert SelfTest._passed == {spark.sparkContext.applicationId}
+    return len(ran)
+
+
+@pytest.mark.usefixtures("passed", "own_file")
+def test_what_has_passed_is_tested_once(spark: SparkSession, own_file: Path) -> None:
+    """With one combination of settings and programs, however often another one came between."""
+    other = spark.newSession()
+    other.conf.set("spark.sql.streaming.checkpointLocation", "/x")  # rows do not depend on it
+    assert [times_tested(spark), times_tested(spark), times_tested(other)] == [1, 0, 0]
+    other.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
+    assert [times_tested(other), times_tested(other), times_tested(spark)] == [1, 0, 0]
+    then = own_file.stat()
+    own_file.write_text("wrong", "utf-8")  # as many bytes
+    os.utime(own_file, ns=(then.st_atime_ns, then.st_mtime_ns + 1))
+    assert [times_tested(spark), times_tested(spark)] == [1, 0]
+
+
+@pytest.mark.usefixtures("own_file")
+def test_jars_and_rules_are_of_the_combination(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A jar by its contents' size and time; a rule by its class, whichever object of it."""
+    jar = tmp_path / "rules.jar"
+    jar.write_bytes(b"1")
+    other = spark.newSession()
+    known = [passed_tests.combination_of(other)]
+    assert passed_tests.combination_of(spark.newSession()) == known[0]
+    with_jar = {**settings_of(other), "spark.jars": f"file:{jar}"}
+    monkeypatch.setattr(passed_tests, "settings_of", lambda _: with_jar)
+    known.append(passed_tests.combination_of(other))
+    jar.write_bytes(b"12")
+    known.append(passed_tests.combination_of(other))
+    never = [rule_loader._RuleMaker(lambda: None, act) for act in ("read", "written")]
+    rule = compiled_java.java_object(spark, "ShardRuleLoader", *never)
+    loader_of(other).remove(other._jsparkSession)
+    known.append(passed_tests.combination_of(other))
+    rule.install(other._jsparkSession)
+    assert passed_tests.combination_of(other) == known[2]
+    assert len(set(known)) == len(known)
+
+
+@pytest.mark.usefixtures("passed", "own_file")
+def test_a_failure_is_tested_again(spark: SparkSession) -> None:
+    """By each application; nothing is kept of it."""
+    for _ in range(2):
+        failing = SelfTest(spark, lambda _: pa.table({"n": [1]}))
+        assert str(failing.failure()).startswith("the self-test failed: it has read other values")
+    assert times_tested(spark) == 1
+
+
+@pytest.mark.usefixtures("passed", "own_file")
+def test_the_latest_combinations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passed_tests, "_KEPT_MAX", 3)
+    for one in ("a", "b", "a", "c", "d"):
+        passed_tests.note_passed(one)
+    assert [passed_tests.has_passed(one) for one in "abcd"] == [True, False, True, True]
+    passed_tests.note_passed(None)
+    assert not passed_tests.has_passed(None)
+
+
+# --- sessions without it -----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("native_reads", "folder")
