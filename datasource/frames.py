@@ -60,6 +60,7 @@ from shardline.datasource.spark_native.kept_job import (
 )
 from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
 from shardline.datasource.spark_native.micro_batch import columns_since_load, micro_batch
+from shardline.datasource.spark_native.plan_identity import plan_identity
 from shardline.datasource.spark_native.query_statistics import (
     SeenQuery,
     StatisticsSection,
@@ -152,6 +153,7 @@ __all__ = [
     "numbers_read",
     "open_driver_stream",
     "operator_kinds",
+    "plan_identity",
     "quoted",
     "read_sequence",
     "repeat_rows",

@@ -67,6 +67,7 @@ class GroupState:
         source: What it groups: an operator with the columns `k1` … and `v1` … of `accumulators`,
             and `w` of `session_groups`.
         schema: Columns of the state.
+        program: The SQL by which it is made of its source.
         anew: The state as an operator over its source, for groups of which it does not tell enough.
         extremes: The functions whose least or greatest values it has, and the columns of the source
             that these are of; none if `refreshed` is not there for it.
@@ -76,6 +77,7 @@ class GroupState:
     source: QueryNode
     anew: QueryNode
     schema: StructType
+    program: str
     _contents: KeptPlan
     _moved: KeptPlan
     _merged: KeptPlan
@@ -246,7 +248,18 @@ class AggregateRule:
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
         return GroupState(
-            name, source, anew, state, contents, moved, merged, found, gone, kept, refreshed
+            name,
+            source,
+            anew,
+            state,
+            programs.contents,
+            contents,
+            moved,
+            merged,
+            found,
+            gone,
+            kept,
+            refreshed,
         )
 
     def _placed(self, node: QueryNode, source: QueryNode) -> QueryNode:

@@ -62,6 +62,7 @@ from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.compute.view.reports import TakenStep, ViewReports
 from shardline.app.compute.view.result_over import result_over
 from shardline.app.compute.view.self_check import SelfCheck
+from shardline.app.compute.view.state_identity import StateNames
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.step_start import StepStarts
@@ -142,7 +143,7 @@ class View:
         self._states = ViewStates(
             host,
             description.name,
-            self._sink.writer,
+            StateNames(host.spark, self._sink.writer, inputs),
             gate,
             one_task=self._one_task,
             rows=self._rows,
@@ -180,7 +181,7 @@ class View:
         if not self._is_made:
             # Before: an output that has to be made anew tells nobody of whom its states are.
             if self.is_replacing():
-                self._states.drop()
+                self._states.replace_others()
             self._sink.make()
             self._is_made = True
         if self._has_old_functions is None:
@@ -359,25 +360,18 @@ class View:
                 self._states.recompute_after(found, lower=step.at + 1, used=True)
         # Before the append: what the query chooses is in no state. See `ViewStates`.
         self._states.drop_choices()
+        self._states.drop_others()
         result = self._query.anew(session, step.at, states)
         return self._corrections.of(session, result, step.lower)
 
     def _anew_over_states(
         self, session: SparkSession, at: int, states: Sequence[ShardState]
     ) -> Result | None:
-        """The rows at a time over states that are made now; None if the query itself is to be run.
-
-        Of a first step: the next one makes them anyhow, and so inputs are read once, and their rows
-        added up once. And where states choose among equal rows, of every step.
-        """
+        """The rows at a time over states; None if the query itself is to be run."""
         if self._description.strategy != "incremental":
             return None
-        known = self._starts.at_rest(session, at, states)
-        if known is None or not known.plan.states:
-            return None
-        if not known.plan.chooses and self._reason != _FIRST:
-            return None
-        if not self._states.settle(known):
+        known = self._starts.over_states(session, at, states, is_first=self._reason == _FIRST)
+        if known is None:
             return None
         return result_over(known, known.plan.contents, at, self._schema, self._one_task)
 

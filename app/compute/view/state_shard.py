@@ -4,9 +4,10 @@ It is a cache of the view's inputs. Whatever is wrong with it, or not known of i
 made anew from them, and until then the view is recomputed. So nothing protects its history but a
 retention, which is longer than what usually lies between its append and the output's.
 
-Its durable writer has the name of the view's writer and a number: a definition that changes finds
-states that it did not write, and drops them. One with other columns than the plan's is of another
-definition, too: what a plan adds up can have other types than the one before had.
+The name of its durable writer says what it is a state of (`state_identity`): a definition that has
+changed goes on from states that it has in common with the one before, and drops the others. One
+with other columns than the plan's is of another definition, too: what a plan adds up can have other
+types than the one before had.
 
 Invariants:
     Contents at a time before the upper are the aggregate's accumulators over the inputs then.
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StateShard"]
+__all__ = ["WRITERS", "StateShard"]
+
+WRITERS: Final = ("state:", "view:")
+"""Beginnings of the names of durable writers of states: by what they are of, and by definition."""
 
 _RETAIN_MS: Final = 600_000
 """A step that was interrupted longer ago than that finds its state's past gone, and recomputes."""
@@ -51,7 +55,6 @@ class StateShard:
         self,
         host: Host,
         name: str,
-        writer: str,
         gate: Callable[[], None],
     ) -> None:
         """No I/O.
@@ -59,12 +62,12 @@ class StateShard:
         Args:
             host: What the view runs in.
             name: Name of the shard.
-            writer: Name of its durable writer, of one definition of the view.
             gate: Raises if nothing may be written any more.
         """
         self._host = host
         self.name = name
-        self._writer = writer
+        self.writer = ""
+        """Name of the durable writer of the state that it has, or is to have; "" if not known."""
         self._gate = gate
 
     # -- what is there ------------------------------------------------------------------------
@@ -83,10 +86,15 @@ class StateShard:
             return None
         return state
 
-    def is_of_another_writer(self) -> bool:
-        """True if it is there, and somebody else has written to it last."""
+    def is_of_a_stranger(self) -> bool:
+        """True if it is there, and what has written to it last was no state of any view."""
         state = self._there()
-        return state is not None and not self._is_mine(state)
+        return state is not None and _last_writer(state) is None
+
+    def last_writer(self) -> str:
+        """The durable writer of the state that it has; "" if it has none, or is not there."""
+        state = self._there()
+        return "" if state is None else _last_writer(state) or ""
 
     def _there(self) -> ShardState | None:
         # Not `readable`: no transaction ever writes to it.
@@ -94,7 +102,7 @@ class StateShard:
         return None if state is None or is_tombstone(state) else state
 
     def _is_mine(self, state: ShardState) -> bool:
-        mine = state.writers.get(self._writer)
+        mine = state.writers.get(self.writer)
         fresh = state.upper.time == 0
         return fresh or (mine is not None and mine.upper == state.upper.time)
 
@@ -165,7 +173,7 @@ class StateShard:
             rows.discard()
             raise
         sequence = TIME_MAX + 1 if upper is None else upper
-        outcome = rows.append(lower, upper, writer=self._writer, sequence=sequence, at=at)
+        outcome = rows.append(lower, upper, writer=self.writer, sequence=sequence, at=at)
         return isinstance(outcome, Appended)
 
     @cached_property
@@ -177,6 +185,14 @@ class StateShard:
     @property
     def _location(self) -> str:
         return self._host.client.location.url
+
+
+def _last_writer(state: ShardState) -> str | None:
+    """Who has appended to a state last; "" if nobody has; None if it was no state of a view."""
+    if state.upper.time == 0:
+        return ""
+    last = (name for name, one in state.writers.items() if one.upper == state.upper.time)
+    return next((name for name in last if name.startswith(WRITERS)), None)
 
 
 def _until(state: ShardState, before: int) -> int:

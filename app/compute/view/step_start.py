@@ -2,7 +2,7 @@
 
     starts = StepStarts(…)
     starts.over_changes(session, interval, news, states)    what follows from changes
-    starts.at_rest(session, at, states)                     contents at one time: nothing changes
+    starts.over_states(session, at, states, is_first=…)     contents at one time, over states
 
 Invariants:
     A step over changes ends at the first time to which an interrupted one has brought a state.
@@ -16,13 +16,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardline import datasource
-from shardline.app.compute.view.input_changes import InputChanges, find_input_changes
+from shardline.app.compute.view.input_changes import (
+    InputChanges,
+    find_input_changes,
+    volume_of_shards,
+)
 from shardline.app.compute.view.query_at import BY_DRIVER, QueryAt
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.compute.view.view_columns import with_times
 from shardline.datasource.frames import struct_of
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
 
 if TYPE_CHECKING:
@@ -102,16 +107,33 @@ class StepStarts:
             upper is not None and self.check.is_due(),
         )
 
-    def at_rest(
-        self, session: SparkSession, at: int, states: Sequence[ShardState]
+    def over_states(
+        self, session: SparkSession, at: int, states: Sequence[ShardState], *, is_first: bool
     ) -> StateStep | None:
-        """A step in which nothing changes, right behind `at`; None without a plan over changes.
+        """A step in which nothing changes, over states as of `at`; None to run the query itself.
+
+        Of the first step of a view: the next one makes states anyhow, and so inputs are read once,
+        and their rows added up once. And where states choose among equal rows, of every step.
 
         Args:
             session: The one that the view runs in.
             at: A time at which all inputs are settled.
             states: Of all inputs, in their order, of that time or later.
+            is_first: True of a first step.
         """
+        known = self._at_rest(session, at, states)
+        if known is None or not known.plan.states:
+            return None
+        if not known.plan.chooses:
+            if not is_first:
+                return None
+            self._catch_up(known, states)
+        return known if self.states.settle(known) else None
+
+    def _at_rest(
+        self, session: SparkSession, at: int, states: Sequence[ShardState]
+    ) -> StateStep | None:
+        """A step in which nothing changes, right behind `at`; None without a plan over changes."""
         plan = self._plan(session, states)
         if plan is None:
             return None
@@ -126,6 +148,21 @@ class StepStarts:
             partial(self._before, session),
             InputChanges(),
         )
+
+    def _catch_up(self, known: StateStep, states: Sequence[ShardState]) -> None:
+        """Let states of the definition before this one follow what has changed since.
+
+        Where they cannot, the step at rest finds them behind, and they are made of the inputs.
+        """
+        lower = self.states.last_end(known.plan, known.lower)
+        if lower is None or any(one.since > Frontier(lower - 1) for one in states):
+            return
+        news = find_input_changes(states, lower, known.lower)
+        if news.volume.rows >= volume_of_shards(states).rows:
+            return
+        step = self.over_changes(known.session, lower, known.lower, news, states)
+        if step is not None:
+            self.states.follow(step)
 
     def _changes(self, session: SparkSession, lower: int, upper: int | None) -> StepChanges:
         changes = StepChanges()

@@ -95,6 +95,12 @@ class ViewInputs:
             *self._columns,
         )
 
+    @property
+    def shards_by_name(self) -> dict[str, str]:
+        """The ids of the inputs' shards, by the names by which a plan knows the inputs."""
+        names = (name.lower() for name in self._description.inputs)
+        return dict(zip(names, self.shards, strict=True))
+
     def states(self) -> list[ShardState]:
         """The states of the inputs, no older than this call.
 

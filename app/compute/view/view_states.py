@@ -11,7 +11,8 @@ step, whatever it was:
     a state is ahead of the output     its change is read from it; nothing is computed again
     it is behind                       if no input has changed since, it holds; else it is made
                                        equal to what the inputs are now, by one aggregation
-    it is of another definition        it is dropped, and made so
+    it is not of the definition        it is dropped, and made anew; one that is of the same as
+                                       before goes on, whatever else has changed
     a number of rows below 0           all states are dropped, and the view is recomputed
     another writer was at it           it is made anew
     a key that was recomputed differs  all states are dropped, and the view is recomputed
@@ -59,6 +60,7 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.state_check import difference_of
+from shardline.app.compute.view.state_identity import StateNames
 from shardline.app.compute.view.state_rules import State
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.state_step import StateStep
@@ -88,7 +90,7 @@ class ViewStates:
         self,
         host: Host,
         view: str,
-        writer: str,
+        names: StateNames,
         gate: Callable[[], None],
         *,
         one_task: OneTask,
@@ -102,7 +104,7 @@ class ViewStates:
         Args:
             host: What the view runs in.
             view: The view.
-            writer: Name of the durable writer of the view's definition.
+            names: Of the states of the view's definition.
             gate: Raises if nothing may be written any more.
             one_task: Of the view.
             rows: Of the view.
@@ -116,10 +118,12 @@ class ViewStates:
         self._check = check
         self.refusal = ""
         """Why a step had to be recomputed; "" if none had."""
-        self._shards = [
-            StateShard(host, name, f"{writer}:{place}", gate)
-            for place, name in enumerate(state_shards(view), 1)
-        ]
+        self._names = names
+        self._shards = [StateShard(host, name, gate) for name in state_shards(view)]
+        self._plan: ChangePlan | None = None
+        """The one whose states they have, in their order."""
+        self._replaces = False
+        """True while there may be states of the definition before this one."""
         self._one_task = one_task
         self._rows = rows
         self._resting: dict[str, tuple[int | None, int | None]] = {}
@@ -142,6 +146,37 @@ class ViewStates:
         self._resting.clear()
         for shard in self._shards:
             shard.drop()
+
+    def replace_others(self) -> None:
+        """States that are there may be of another definition: those that this one lacks go."""
+        self._replaces = True
+
+    def drop_others(self) -> None:
+        """Drop states of another definition, if this one has found none of its own among them."""
+        if self._replaces:
+            self.drop()
+            self._replaces = False
+
+    def last_end(self, plan: ChangePlan, before: int) -> int | None:
+        """Where the last of a plan's states ends before a time; None if none is there."""
+        found = [
+            state.upper.time or 0
+            for shard, group in self._pairs(plan)
+            if (state := shard.look(group.schema)) is not None and state.upper <= Frontier(before)
+        ]
+        last = max(found, default=0)
+        return last if 0 < last < before else None
+
+    def _pairs(self, plan: ChangePlan) -> list[tuple[StateShard, State]]:
+        """The states of a plan, each with its shard: states have numbers, as `view_plan` tells."""
+        if plan is not self._plan:
+            writers = self._names.of(plan)
+            for place, shard in enumerate(self._shards):
+                shard.writer = writers[place] if place < len(writers) else ""
+                if self._replaces and shard.last_writer() != shard.writer:
+                    shard.drop()
+            self._plan, self._replaces = plan, False
+        return list(zip(self._shards, plan.states, strict=False))
 
     def drop_choices(self) -> None:
         """Drop the states of LIMITs, as far as they are known."""
@@ -220,7 +255,7 @@ class ViewStates:
 
         A state that an earlier attempt has brought to a time inside of it is read up to there.
         """
-        for shard, group in zip(self._shards, plan.states, strict=False):
+        for shard, group in self._pairs(plan):
             state = shard.look(group.schema)
             settled = None if state is None else state.upper.time
             # A longer step would have to extend the state from the middle on, by changes that are
@@ -238,7 +273,7 @@ class ViewStates:
         self.refusal = "a state could not follow"
         self._note_kinds(step.plan)
         try:
-            for shard, group in zip(self._shards, step.plan.states, strict=False):
+            for shard, group in self._pairs(step.plan):
                 if not self._bring_along(shard, group, step):
                     # Those before it have moved already, and stay: the next step reads them as of
                     # its start, as after a crash here.
@@ -261,7 +296,7 @@ class ViewStates:
             False if another writer was at one of them.
         """
         self._note_kinds(step.plan)
-        pairs = list(zip(self._shards, step.plan.states, strict=False))
+        pairs = self._pairs(step.plan)
         there: list[ShardState] = []
         # All of them, before one can fail: of an attempt that was to begin later, and of which no
         # contents were appended. What it has at its start would be taken for changes.
@@ -280,7 +315,7 @@ class ViewStates:
 
     def _note_kinds(self, plan: ChangePlan) -> None:
         """Note which states have times of their own, and which choose; none has chosen yet."""
-        pairs = list(zip(self._shards, plan.states, strict=False))
+        pairs = self._pairs(plan)
         self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
         self._choosing = [shard for shard, group in pairs if isinstance(group, LimitState)]
         self._has_chosen = False
@@ -289,7 +324,7 @@ class ViewStates:
         """A state, which is made without contents if it is not there."""
         state = shard.look(group.schema)
         if state is None:
-            if shard.is_of_another_writer():
+            if shard.is_of_a_stranger():
                 self._reports.report_doubt("foreign writer", shard.name)
             shard.make_anew(group.schema)
             state = shard.look(group.schema)

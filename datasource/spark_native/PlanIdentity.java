@@ -1,0 +1,185 @@
+package shardline_jvm;
+
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.View;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.Enumeration;
+import scala.Product;
+import scala.collection.Iterator;
+import scala.collection.Seq;
+
+/**
+ * Tells a plan by a text: two plans with one text give the same rows of the same inputs
+ * (plan_identity.py).
+ *
+ * <p>The text has all that a plan was made of: of each operator and expression the class and what
+ * its constructor was given, of columns numbers in the order in which they occur. Whatever is not
+ * known to be told whole by its text (a function, a relation, rows) leaves the plan without one.
+ *
+ * <p>Compiled by Spark's own Janino, which knows no generics.
+ */
+public final class PlanIdentity {
+  /** No objects: one for all plans. */
+  public PlanIdentity() {}
+
+  /**
+   * The text of a plan; null if it has none.
+   *
+   * @param rows what is written for its leaves, each behind the leaf, with NULs in between: a view
+   *     by its name behind a blank, a table without rows by the number of its first column
+   */
+  public String of(Object plan, String rows) {
+    Map inputs = new HashMap();
+    String[] parts = rows.split("\0", -1);
+    for (int i = 0; i + 1 < parts.length; i += 2) {
+      inputs.put(parts[i], parts[i + 1]);
+    }
+    Text text = new Text(inputs);
+    return text.add(plan) ? text.written.toString() : null;
+  }
+
+  /** The text of one plan, as far as it is written. */
+  private static final class Text {
+    final StringBuilder written = new StringBuilder();
+    private final Map inputs;
+    private final Map numbers = new HashMap();
+
+    Text(Map inputs) {
+      this.inputs = inputs;
+    }
+
+    /** Writes any object that a plan is made of; false if it is not known. */
+    boolean add(Object item) {
+      if (item == null) {
+        return word("null");
+      }
+      if (item instanceof View) {
+        String name = ((View) item).desc().identifier().table();
+        return leaf(" " + name.toLowerCase(Locale.ROOT), (View) item);
+      }
+      if (item instanceof LocalRelation) {
+        return table((LocalRelation) item);
+      }
+      if (item instanceof SubqueryExpression) {
+        return false;
+      }
+      if (item instanceof Literal) {
+        Literal literal = (Literal) item;
+        return word("literal") && add(literal.dataType()) && value(literal.value());
+      }
+      if (item instanceof ExprId) {
+        return number((ExprId) item);
+      }
+      if (item instanceof DataType) {
+        // As a column of a row: only there a collation is part of Spark's JSON.
+        return word(new StructType().add("c", (DataType) item).json());
+      }
+      if (item instanceof Metadata) {
+        return word(((Metadata) item).json());
+      }
+      if (item instanceof Seq) {
+        return all("sequence", ((Seq) item).length(), ((Seq) item).iterator());
+      }
+      return item instanceof Product ? product((Product) item) : plain(item);
+    }
+
+    private boolean table(LocalRelation table) {
+      if (table.output().isEmpty() || !table.data().isEmpty()) {
+        return false;
+      }
+      Attribute first = (Attribute) table.output().head();
+      return leaf(String.valueOf(first.exprId().id()), table);
+    }
+
+    private boolean leaf(String key, LogicalPlan leaf) {
+      Object known = inputs.get(key);
+      return known != null && word("rows") && word((String) known) && add(leaf.output());
+    }
+
+    private boolean product(Product product) {
+      String name = product.getClass().getName();
+      if (!name.startsWith("org.apache.spark.") && !name.startsWith("scala.")) {
+        return false; // of somebody else's: it may have more than it was given
+      }
+      if (!all(name, product.productArity(), product.productIterator())) {
+        return false;
+      }
+      if (!(product instanceof NamedExpression)) {
+        return true;
+      }
+      // In their second lists of parameters, which are no elements of theirs.
+      NamedExpression named = (NamedExpression) product;
+      return add(named.exprId()) && add(named.metadata());
+    }
+
+    private boolean all(String name, int number, Iterator items) {
+      word(name);
+      written.append(number).append('[');
+      while (items.hasNext()) {
+        if (!add(items.next())) {
+          return false;
+        }
+      }
+      written.append(']');
+      return true;
+    }
+
+    private boolean plain(Object item) {
+      boolean known =
+          item instanceof String
+              || item instanceof Boolean
+              || item instanceof Number
+              || item instanceof Character
+              || item instanceof Enum
+              || item instanceof Enumeration.Value;
+      if (item instanceof Class) {
+        return word("class") && word(((Class) item).getName());
+      }
+      return known && word(item.getClass().getName()) && word(item.toString());
+    }
+
+    /** A value of a literal, as Spark keeps those of its type. */
+    private boolean value(Object value) {
+      if (value instanceof byte[]) {
+        return word(Base64.getEncoder().encodeToString((byte[]) value));
+      }
+      boolean known =
+          value == null
+              || value instanceof Boolean
+              || value instanceof Number
+              || value instanceof UTF8String
+              || value instanceof Decimal;
+      return known && word(value == null ? "null" : "value") && word(String.valueOf(value));
+    }
+
+    private boolean number(ExprId id) {
+      Object known = numbers.get(id);
+      if (known == null) {
+        known = Integer.valueOf(numbers.size());
+        numbers.put(id, known);
+      }
+      written.append('#').append(known).append(' ');
+      return true;
+    }
+
+    /** Writes a text with its length: no two sequences of texts are written alike. */
+    private boolean word(String text) {
+      written.append(text.length()).append(':').append(text).append(' ');
+      return true;
+    }
+  }
+}

@@ -1,0 +1,50 @@
+"""Tells whether two analysed plans are one and the same, but for the numbers of their columns.
+
+    plan_identity(spark, plan, views, tables)     a text that equal plans share, in any session
+
+Spark numbers columns anew whenever it analyses a query, and its own comparison of plans
+(`sameResult`) needs both of them. A text can be kept, and compared with that of a plan of another
+process. It says of each operator and expression all that it was made of (`PlanIdentity.java`).
+
+Invariants:
+    Plans with one text give the same rows of the same inputs, in sessions with the same settings.
+    What is not known to be told whole by its text has none: functions of users, rows of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from shardline.datasource.java_names import jvm_of
+from shardline.datasource.spark_native.compiled_java import java_object
+
+__all__ = ["plan_identity"]
+
+_CLASS: Final = "PlanIdentity"
+
+
+def plan_identity(
+    spark: SparkSession, plan: Any, views: Mapping[str, str], tables: Mapping[int, str]
+) -> str | None:
+    """The text of a plan over temporary views and tables without rows; None if it has none.
+
+    Args:
+        spark: A session of the plan's JVM.
+        plan: Spark's logical plan, analysed.
+        views: What is written in the place of each view, by its name in small letters: which rows
+            these are, and not by which name the plan reads them.
+        tables: The same of tables that stand for others, by the number of the first column.
+    """
+    leaves = [(f" {name}", told) for name, told in views.items()]
+    leaves += [(str(number), told) for number, told in tables.items()]
+    text = _teller(jvm_of(spark)).of(plan, "\0".join(part for leaf in leaves for part in leaf))
+    return None if text is None else str(text)
+
+
+@cache
+def _teller(_jvm: Any) -> Any:
+    return java_object(SparkSession.active(), _CLASS)
