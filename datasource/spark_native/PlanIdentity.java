@@ -2,7 +2,6 @@ package shardline_jvm;
 
 import java.util.Base64;
 import java.util.HashMap;
-import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
@@ -39,27 +38,32 @@ public final class PlanIdentity {
   /**
    * The text of a plan; null if it has none.
    *
-   * @param rows what is written for its leaves, each behind the leaf, with NULs in between: a view
-   *     by its name behind a blank, a table without rows by the number of its first column
+   * @param leaves the number of the first column of each leaf that stands for rows, and what is
+   *     written for it, with NULs in between
    */
-  public String of(Object plan, String rows) {
+  public String of(Object plan, String leaves) {
     Map inputs = new HashMap();
-    String[] parts = rows.split("\0", -1);
+    String[] parts = leaves.split("\0", -1);
     for (int i = 0; i + 1 < parts.length; i += 2) {
       inputs.put(parts[i], parts[i + 1]);
     }
-    Text text = new Text(inputs);
-    return text.add(plan) ? text.written.toString() : null;
+    // Twice: of a leaf those columns are written that something else has, and it comes last.
+    Text first = new Text(inputs, new HashMap());
+    Text text = new Text(inputs, first.numbers);
+    return first.add(plan) && text.add(plan) ? text.written.toString() : null;
   }
 
   /** The text of one plan, as far as it is written. */
   private static final class Text {
     final StringBuilder written = new StringBuilder();
+    final Map numbers = new HashMap();
     private final Map inputs;
-    private final Map numbers = new HashMap();
+    private final Map read;
 
-    Text(Map inputs) {
+    /** Of leaves the columns are written that are keys of `read`. */
+    Text(Map inputs, Map read) {
       this.inputs = inputs;
+      this.read = read;
     }
 
     /** Writes any object that a plan is made of; false if it is not known. */
@@ -67,12 +71,8 @@ public final class PlanIdentity {
       if (item == null) {
         return word("null");
       }
-      if (item instanceof View) {
-        String name = ((View) item).desc().identifier().table();
-        return leaf(" " + name.toLowerCase(Locale.ROOT), (View) item);
-      }
-      if (item instanceof LocalRelation) {
-        return table((LocalRelation) item);
+      if (item instanceof View || item instanceof LocalRelation) {
+        return leaf((LogicalPlan) item);
       }
       if (item instanceof SubqueryExpression) {
         return false;
@@ -97,17 +97,26 @@ public final class PlanIdentity {
       return item instanceof Product ? product((Product) item) : plain(item);
     }
 
-    private boolean table(LocalRelation table) {
-      if (table.output().isEmpty() || !table.data().isEmpty()) {
+    private boolean leaf(LogicalPlan leaf) {
+      if (leaf.output().isEmpty()) {
         return false;
       }
-      Attribute first = (Attribute) table.output().head();
-      return leaf(String.valueOf(first.exprId().id()), table);
-    }
-
-    private boolean leaf(String key, LogicalPlan leaf) {
-      Object known = inputs.get(key);
-      return known != null && word("rows") && word((String) known) && add(leaf.output());
+      Attribute first = (Attribute) leaf.output().head();
+      Object known = inputs.get(String.valueOf(first.exprId().id()));
+      if (known == null) {
+        return false;
+      }
+      word("rows");
+      word((String) known);
+      // An input may get columns that nobody reads, and is the same one.
+      Iterator columns = leaf.output().iterator();
+      while (columns.hasNext()) {
+        Attribute column = (Attribute) columns.next();
+        if (read.containsKey(column.exprId()) && !add(column)) {
+          return false;
+        }
+      }
+      return true;
     }
 
     private boolean product(Product product) {

@@ -58,6 +58,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     classic_session        refuses sessions without a JVM in reach
     jvm, running_batch     classes inside of Spark; the micro-batch that calls `foreachBatch`
     catalyst_nodes         plans and expressions of Spark, in few calls
+    plan_identity          a text by which two plans are known to be one
     catalog_entries        tables and temporary views of a session, without a command
     released_objects       lets the JVM go of objects, many by one call
     compiled_java          loads the Java classes of this package without a jar
@@ -67,7 +68,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 installed; `NativeRelations.java` has the lists of files that Spark is given, `DriverStream.java` is
 what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write, `DriverSource.java` is
 what it makes sources of, `KeptBroadcast.java` a node of its plans, `CatalystNodes.java` what is
-asked about plans, and `CatalogEntries.java` makes entries of the catalog.
+asked about plans, `PlanIdentity.java` tells one by a text, and `CatalogEntries.java` makes entries
+of the catalog.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -1,6 +1,6 @@
 """Tells whether two analysed plans are one and the same, but for the numbers of their columns.
 
-    plan_identity(spark, plan, views, tables)     a text that equal plans share, in any session
+    plan_identity(spark, plan, leaves)      a text that equal plans have in common, in any session
 
 Spark numbers columns anew whenever it analyses a query, and its own comparison of plans
 (`sameResult`) needs both of them. A text can be kept, and compared with that of a plan of another
@@ -27,21 +27,17 @@ __all__ = ["plan_identity"]
 _CLASS: Final = "PlanIdentity"
 
 
-def plan_identity(
-    spark: SparkSession, plan: Any, views: Mapping[str, str], tables: Mapping[int, str]
-) -> str | None:
-    """The text of a plan over temporary views and tables without rows; None if it has none.
+def plan_identity(spark: SparkSession, plan: Any, leaves: Mapping[int, str]) -> str | None:
+    """The text of a plan over temporary views and tables that stand for rows; None if it has none.
 
     Args:
         spark: A session of the plan's JVM.
         plan: Spark's logical plan, analysed.
-        views: What is written in the place of each view, by its name in small letters: which rows
-            these are, and not by which name the plan reads them.
-        tables: The same of tables that stand for others, by the number of the first column.
+        leaves: What is written in the place of each of these, by the number of its first column:
+            which rows it stands for, and not by which name the plan reads them.
     """
-    leaves = [(f" {name}", told) for name, told in views.items()]
-    leaves += [(str(number), told) for number, told in tables.items()]
-    text = _teller(jvm_of(spark)).of(plan, "\0".join(part for leaf in leaves for part in leaf))
+    told = "\0".join(f"{number}\0{rows}" for number, rows in leaves.items())
+    text = _teller(jvm_of(spark)).of(plan, told)
     return None if text is None else str(text)
 
 

@@ -44,6 +44,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     session_groups     the same where a row of the state is a session
     view_states        the states of a view follow its inputs
     state_shard        the shard of one state
+    state_identity     names it by what it is of, so that it outlives other changes of the view
     moved_groups       rows that a state's change follows from
     state_step         what is known of a step while it is taken
     step_start         starts a step: its plan, before anything is computed

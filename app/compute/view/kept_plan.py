@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "STATE",
     "KeptPlan",
     "Leaf",
     "Operator",
@@ -50,9 +49,6 @@ __all__ = [
     "shared_plan",
     "state_leaf",
 ]
-
-STATE: Final = "State"
-"""Kind of the operator that stands for the rows of a state; Spark has none of this name."""
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
@@ -242,7 +238,7 @@ class Operators:
 def state_leaf(session: SparkSession, name: str, schema: StructType) -> QueryNode:
     """The operator that stands for the rows of a state, as if it were an input of this name."""
     empty = empty_frame(session, schema)
-    return QueryNode(plan_of(empty), STATE, name, (), frozenset([name]))
+    return QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
 
 
 def columns_of(plan: Any) -> StructType:

@@ -13,6 +13,9 @@ dataflow anew).
 Other states belong to their definition. Those of LIMITs are a choice among equal rows, which the
 output has made as well; and what is not told whole by its text may have changed without it.
 
+An input that gets a column is the same one, unless the query has that column somewhere: Spark
+writes all columns of both sides above a join with USING. Then its states are made anew.
+
 Invariants:
     Two states of one name have the same contents at each time at which both have any.
 """
@@ -20,13 +23,12 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from shardline.app.compute.view.aggregate_rule import GroupState
-from shardline.app.compute.view.kept_plan import STATE
 from shardline.app.compute.view.state_shard import WRITERS
 from shardline.datasource.frames import plan_identity
 
@@ -64,15 +66,18 @@ class StateNames:
     def of(self, plan: ChangePlan) -> tuple[str, ...]:
         """Names of the writers of the states of a plan of the definition, in their order."""
         if plan is not self._plan:
-            self._known = self._made(plan.states)
+            self._known = self._made(plan)
             self._plan = plan
         return self._known
 
-    def _made(self, states: Sequence[State]) -> tuple[str, ...]:
-        known: dict[str, str] = {}
+    def _made(self, plan: ChangePlan) -> tuple[str, ...]:
+        shards = self._inputs.shards_by_name
+        known = {name: f"shard {shard}" for name, shard in shards.items()}
+        # Of the whole query: Spark's operators are over their own, in which no state is read.
+        leaves = {leaf.numbers[0]: known[leaf.input] for leaf in _leaves(plan.query)}
         found: list[str] = []
-        for place, state in enumerate(states, 1):
-            told = known[state.name] = self._told(state, known)
+        for place, state in enumerate(plan.states, 1):
+            told = known[state.name] = self._told(state, known, leaves)
             found.append(told or f"{self._writer}:{place}")
         # Two aggregates of one query may be one and the same: each keeps a shard of its own.
         return tuple(
@@ -80,31 +85,28 @@ class StateNames:
             for place, name in enumerate(found)
         )
 
-    def _told(self, state: State, known: Mapping[str, str]) -> str:
+    def _told(self, state: State, known: Mapping[str, str], inputs: Mapping[int, str]) -> str:
         """The name of a state by what it is of; "" if that is not told whole.
 
         Args:
             state: The state.
-            known: The same of those below it.
+            known: The same of those below it, and of inputs.
+            inputs: Inputs of the query, by the number of the first column.
         """
         if not isinstance(state, GroupState):
             return ""
-        leaves = {*_state_leaves(state.source)}
-        if not all(known[leaf.input] for leaf in leaves):
-            return ""
-        shards = {name: f"shard {shard}" for name, shard in self._inputs.shards_by_name.items()}
-        tables = {leaf.numbers[0]: known[leaf.input] for leaf in leaves}
-        text = plan_identity(self._spark, state.source.plan, shards, tables)
-        if text is None:
+        read = {leaf.numbers[0]: known[leaf.input] for leaf in _leaves(state.source)}
+        text = plan_identity(self._spark, state.source.plan, {**inputs, **read})
+        if text is None or not all(read.values()):
             return ""
         parts = (_FORM, text, state.program, state.schema.json(), *self._inputs.determinants)
         encoded = msgspec.json.encode(parts)
         return f"{WRITERS[0]}{hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
 
 
-def _state_leaves(node: QueryNode) -> Iterator[QueryNode]:
-    """The leaves of a query that stand for rows of states."""
-    if node.kind == STATE:
+def _leaves(node: QueryNode) -> Iterator[QueryNode]:
+    """The leaves of a query that stand for rows of inputs and states."""
+    if node.input:
         yield node
     for child in node.children:
-        yield from _state_leaves(child)
+        yield from _leaves(child)

@@ -13,6 +13,7 @@ from shardline.app.compute.view.change_plan import ChangePlan
 from shardline.app.compute.view.state_identity import StateNames
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.protocol.objects import state_shards
+from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import plan_identity
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.view_world import START, SteppedView, World
@@ -154,8 +155,27 @@ def test_names_tell_of_what_states_are_made(
     assert len({own, *itertools.chain(*others)}) == 5
 
 
+def test_columns_that_nobody_reads_do_not_count(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An input may get some at any time; to have another type is to be another column."""
+    query = (
+        "SELECT x.k, x.n, count(*) FROM a x JOIN a y ON x.k = y.n WHERE y.n > 0 GROUP BY x.k, x.n"
+    )
+    known = names(spark, query)
+    found = []
+    for columns in (f"{Inputs.columns}, more INT", Inputs.columns.replace("n BIGINT", "n INT")):
+        monkeypatch.setattr(Inputs, "columns", columns)
+        found.append(names(spark, query) == known)
+    assert found == [True, False]
+    assert names(spark, query.replace("x.n", "y.n")) != names(spark, query)
+
+
 def test_a_state_above_is_named_by_the_one_below(spark: SparkSession) -> None:
-    """However many others the query has before it."""
+    """However many others the query has before it; and if there is nothing in between."""
+    distinct = "SELECT s, count(DISTINCT n) FROM a GROUP BY s"
+    both = [*names(spark, distinct), *names(spark, distinct.replace("FROM a", "FROM b"))]
+    assert len(set(both)) == 4
     below = "SELECT k, count(*) AS c FROM a GROUP BY k"
     above = f"SELECT c, count(*) FROM ({below}) GROUP BY c"
     low, high = names(spark, above)
@@ -217,7 +237,14 @@ DIFFERENT: Final = (
 
 def plan_text(spark: SparkSession, query: str) -> str | None:
     frame = spark.sql(query)
-    return plan_identity(spark, frame._jdf.queryExecution().analyzed(), {"a": "1", "b": "2"}, {})
+    plan = frame._jdf.queryExecution().analyzed()
+    found = leaves_of(query_tree(plan))
+    return plan_identity(spark, plan, {leaf.numbers[0]: leaf.input for leaf in found})
+
+
+def leaves_of(node: QueryNode) -> list[QueryNode]:
+    below = [leaf for child in node.children for leaf in leaves_of(child)]
+    return [node, *below] if node.input in ("a", "b") else below
 
 
 @pytest.fixture
@@ -260,4 +287,4 @@ def test_what_is_not_told_whole_has_no_text(tables: SparkSession) -> None:
         assert plan_text(tables, query) is None, query
     frame: DataFrame = tables.createDataFrame([(1,)], "k INT")
     analysed = frame._jdf.queryExecution().analyzed()
-    assert plan_identity(tables, analysed, {}, {}) is None
+    assert plan_identity(tables, analysed, {}) is None
