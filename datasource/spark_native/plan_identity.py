@@ -2,8 +2,8 @@
 
     plan_identity(spark, plan, leaves)      a text that equal plans have in common, in any session
 
-Spark numbers columns anew whenever it analyses a query, and its own comparison of plans
-(`sameResult`) needs both of them. A text can be kept, and compared with that of a plan of another
+Spark numbers columns anew whenever it analyses a query, and its own comparison of plans needs both
+of them. A text can be kept, and compared with that of a plan of another
 process. It says of each operator and expression all that it was made of (`PlanIdentity.java`).
 
 Invariants:

@@ -66,18 +66,18 @@ class StateNames:
     def of(self, plan: ChangePlan) -> tuple[str, ...]:
         """Names of the writers of the states of a plan of the definition, in their order."""
         if plan is not self._plan:
-            self._known = self._made(plan)
+            self._known = self._make(plan)
             self._plan = plan
         return self._known
 
-    def _made(self, plan: ChangePlan) -> tuple[str, ...]:
+    def _make(self, plan: ChangePlan) -> tuple[str, ...]:
         shards = self._inputs.shards_by_name
         known = {name: f"shard {shard}" for name, shard in shards.items()}
         # Of the whole query: Spark's operators are over their own, in which no state is read.
         leaves = {leaf.numbers[0]: known[leaf.input] for leaf in _leaves(plan.query)}
         found: list[str] = []
         for place, state in enumerate(plan.states, 1):
-            told = known[state.name] = self._told(state, known, leaves)
+            told = known[state.name] = self._name_of(state, known, leaves)
             found.append(told or f"{self._writer}:{place}")
         # Two aggregates of one query may be one and the same: each keeps a shard of its own.
         return tuple(
@@ -85,7 +85,7 @@ class StateNames:
             for place, name in enumerate(found)
         )
 
-    def _told(self, state: State, known: Mapping[str, str], inputs: Mapping[int, str]) -> str:
+    def _name_of(self, state: State, known: Mapping[str, str], inputs: Mapping[int, str]) -> str:
         """The name of a state by what it is of; "" if that is not told whole.
 
         Args:
