@@ -149,6 +149,7 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
         assert after["spent"] == before["spent"], "what did not change runs on untouched"
         assert after["large"][0] == before["large"][0]
         assert after["large"][1] != before["large"][1]
+        _state_outlives_a_change_above_it(application, spark, place, changed)
         with pytest.raises(InvalidUsage, match=r"large_out.*reads 'large'"):
             application.drop(["large"])
         assert "large" in application.drop(["large", "large_out"])
@@ -156,6 +157,22 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
         assert "large" not in application.running()
         with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
             application.sql("SELECT * FROM large")
+
+
+def _state_outlives_a_change_above_it(
+    application: Application, spark: SparkSession, place: Place, text: str
+) -> None:
+    """And is put right for what changes while the view changes."""
+    state = place.client().state("spent_state_1").shard
+    changed = text.replace("GROUP BY c.name;", "GROUP BY c.name HAVING sum(o.price) > 70;")
+    application.apply(place.project(changed).check(spark))
+    place.put("orders", "b", "id,customer,price\n4,2,20\n")
+    wanted = [("ann", 2, 80), ("bob", 2, 80)]
+    eventually(
+        "spent holds the new rows",
+        lambda: rows(application.sql("SELECT name, orders, total FROM spent")) == wanted,
+    )
+    assert place.client().state("spent_state_1").shard == state
 
 
 def _sent_projects_are_checked(
