@@ -84,6 +84,7 @@ public class ShardScanRule extends Rule {
   private static final String PYTHON_TABLE =
       "org.apache.spark.sql.execution.datasources.v2.python.PythonTable";
   private static final String SETTING = "spark.shardline.nativeReads";
+  private static final String EMPTY = "the range is empty"; // in the words of load_plans.py
   private static final int ROUNDS = 20;
   private static final String OTHER_OPTIONS =
       "[TABLE_WITH_OTHER_OPTIONS] a query reads one table by two sets of options, which differ in ";
@@ -379,8 +380,9 @@ public class ShardScanRule extends Rule {
     MicroBatchStream stream = (MicroBatchStream) leaf.stream();
     Offset start = (Offset) leaf.startOffset().get();
     Offset end = (Offset) leaf.endOffset().get();
+    Range known;
     synchronized (ranges) {
-      Range known = (Range) ranges.get(stream);
+      known = (Range) ranges.get(stream);
       if (known != null && known.start.equals(start.json()) && known.end.equals(end.json())) {
         return known.load;
       }
@@ -389,6 +391,7 @@ public class ShardScanRule extends Rule {
     Load load = new Load(null, "turned off");
     if (!isOff((SparkSession) request.get("session"))) {
       request.put("partitions", pickled(stream, start, end));
+      request.put("first", Boolean.valueOf(known == null || known.isEmpty()));
       Dataset made = ask(request, leaf.output());
       load = new Load(made, (String) request.get("reason"));
     } else {
@@ -718,6 +721,11 @@ public class ShardScanRule extends Rule {
       this.start = start;
       this.end = end;
       this.load = load;
+    }
+
+    /** True if it was left for that it has no part. */
+    boolean isEmpty() {
+      return EMPTY.equals(load.reason);
     }
   }
 

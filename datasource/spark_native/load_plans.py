@@ -50,8 +50,8 @@ _STARTS_MAX: Final = 16
 
 
 SMALL_ROWS: Final = 5_000
-"""Updates of a micro-batch up to which Python workers are as fast: Spark plans and opens files for
-10 to 20 ms of processor time. What was measured is in docs/native-plans.md."""
+"""Updates of a micro-batch up to which Python workers that run are as fast: Spark plans and opens
+files for 10 to 20 ms of processor time. What was measured is in docs/native-plans.md."""
 
 
 NOT_SETTLED: Final = "the time is not settled yet"
@@ -106,7 +106,12 @@ def plan_load(
 
 
 def plan_micro_batch(
-    spark: SparkSession, options: Mapping[str, str], schema: str, pickled: Sequence[bytes]
+    spark: SparkSession,
+    options: Mapping[str, str],
+    schema: str,
+    pickled: Sequence[bytes],
+    *,
+    is_first: bool,
 ) -> DataFrame:
     """The rows of a range that its stream has planned; without operators that keep state.
 
@@ -115,6 +120,8 @@ def plan_micro_batch(
         options: The options of the load.
         schema: The load's schema, as JSON text.
         pickled: The stream's partitions.
+        is_first: True of the first range of a run of the stream that has a part. It may be the only
+            one, and Python workers would take a second to start, where none run yet.
 
     Raises:
         NotNativeError: Some part of it needs the Python workers.
@@ -126,7 +133,8 @@ def plan_micro_batch(
     own = [one for one in partitions if isinstance(one, ShardPartition)]
     if not own:
         raise NotNativeError("the range is empty")
-    if volume_of(planned for one in own for planned in one.parts).rows < SMALL_ROWS:
+    rows = volume_of(planned for one in own for planned in one.parts).rows
+    if rows < SMALL_ROWS and not is_first:
         raise NotNativeError("the range is small")
     if any(planned.audit for one in own for planned in one.parts):
         raise NotNativeError("a part that the filter leaves out is read to check its bounds")

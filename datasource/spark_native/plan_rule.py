@@ -239,7 +239,8 @@ class _Planner:
         spark = session_of(self.spark, request.get("session"))
         options, schema, times = given["options"], given["schema"], given.get("times")
         if times is None:
-            return plan_micro_batch(spark, options, schema, read_array(request.get("partitions")))
+            pickled = read_array(request.get("partitions"))
+            return plan_micro_batch(spark, options, schema, pickled, is_first=given["first"])
         before = set(times)
         try:
             return plan_load(spark, from_folder_of_jvm(spark, options), schema, times)
