@@ -121,10 +121,8 @@ public final class PlanIdentity {
 
     private boolean product(Product product) {
       String name = product.getClass().getName();
-      if (!name.startsWith("org.apache.spark.") && !name.startsWith("scala.")) {
-        return false; // of somebody else's: it may have more than it was given
-      }
-      if (!all(name, product.productArity(), product.productIterator())) {
+      if (!isKnown(product.getClass())
+          || !all(name, product.productArity(), product.productIterator())) {
         return false;
       }
       if (!(product instanceof NamedExpression)) {
@@ -155,10 +153,18 @@ public final class PlanIdentity {
               || item instanceof Character
               || item instanceof Enum
               || item instanceof Enumeration.Value;
-      if (item instanceof Class) {
-        return word("class") && word(((Class) item).getName());
+      if (item instanceof Class) { // whose static method an expression calls
+        return isKnown((Class) item) && word("class") && word(((Class) item).getName());
       }
       return known && word(item.getClass().getName()) && word(item.toString());
+    }
+
+    /** False for a class of somebody else: it may have more than it was given, or change. */
+    private static boolean isKnown(Class item) {
+      String name = item.getName();
+      return name.startsWith("org.apache.spark.")
+          || name.startsWith("scala.")
+          || name.startsWith("java.");
     }
 
     /** A value of a literal, as Spark keeps those of its type. */
