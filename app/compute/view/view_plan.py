@@ -247,10 +247,13 @@ class _Operators:
         return "", REASONS.get(node.kind, f"the operator {node.kind}")
 
 
+_OWN_VIEW: Final = "; as a view of its own, with such a column, it follows its changes"
+"""What to do: the view above reads that view, whose rows are what was chosen."""
+
 _WITHOUT_KEY: Final = "a window over all rows, without PARTITION BY"
 _WINDOW: Final = (
     "a window function whose result the order of rows may decide, and of whose PARTITION BY no "
-    "column is a column of the view as it is"
+    f"column is a column of the view as it is{_OWN_VIEW}"
 )
 _JOIN: Final = "a join without an equality by which its sides meet"
 
@@ -259,9 +262,11 @@ def _why_not_kept(node: QueryNode, refused: str) -> str:
     """Why an aggregate is neither added up nor computed anew by key."""
     if not read_sequence(node.plan.groupingExpressions()):
         return f"{refused}, and there is no GROUP BY by which it could be computed anew"
+    # Of a map no view follows, whatever it shows.
+    hint = "" if refused.startswith("groups by ") else _OWN_VIEW
     return (
         f"{refused}, whose result the order of rows may decide, and no column that it groups by is "
-        "a column of the view as it is"
+        f"a column of the view as it is{hint}"
     )
 
 

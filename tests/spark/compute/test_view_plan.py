@@ -15,6 +15,7 @@ from shardline.app.coordinator.view_explanation import EXPLAINED_MAX, with_view_
 from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import make_plan, plan_from_json, plan_json
 from shardline.app.project.project import Project
+from shardline.app.protocol.objects import ViewDescription
 from shardline.app.protocol.view_plan import StatePlan, ViewPlan, obstacles, plan_rows
 from support.profiles import some_of
 from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES, TPCH, TPCH_TABLES
@@ -155,6 +156,10 @@ def test_a_temporal_filter_between_a_limit_and_its_order_is_an_obstacle(
     assert plan.strategy == "incremental"
 
 
+LATEST: Final = (
+    "SELECT who, id, row_number() OVER (PARTITION BY who ORDER BY price DESC) AS place FROM orders"
+)
+
 OBSTACLES: Final = {
     "SELECT max(id) AS last FROM (SELECT id FROM orders ORDER BY price, id LIMIT 2000)": (
         "GlobalLimit",
@@ -172,7 +177,16 @@ OBSTACLES: Final = {
         "Aggregate by orders.who (sum)",
         (
             "an aggregate (sum of DOUBLE), whose result the order of rows may decide, and no "
-            "column that it groups by is a column of the view as it is"
+            "column that it groups by is a column of the view as it is; as a view of its own, with "
+            "such a column, it follows its changes"
+        ),
+    ),
+    f"SELECT place FROM ({LATEST}) WHERE place = 1": (
+        "Window by orders.who",
+        (
+            "a window function whose result the order of rows may decide, and of whose PARTITION "
+            "BY no column is a column of the view as it is; as a view of its own, with such a "
+            "column, it follows its changes"
         ),
     ),
     "SELECT map(who, id) AS m, count(*) AS n FROM orders GROUP BY map(who, id)": (
@@ -197,6 +211,21 @@ def test_an_operator_that_cannot_follow_says_why(spark: SparkSession, query: str
     assert plan.strategy == "recompute"
     last = [*plan_rows(plan)][-1]
     assert last.detail.startswith("each time at which one changes, the query reads all of orders")
+
+
+@pytest.mark.parametrize(
+    "query", [LATEST, "SELECT who, sum(weight) AS kg FROM orders GROUP BY who"], ids=["row", "sum"]
+)
+def test_as_a_view_of_its_own_it_follows(spark: SparkSession, query: str) -> None:
+    """And so does what reads it, as is said of one that cannot follow where it stands."""
+    assert planned(spark, query).strategy == "incremental"
+    text = f"""CREATE SOURCE orders USING json OPTIONS (path '/nowhere')
+      SCHEMA (id BIGINT, who STRING, price INT, weight DOUBLE);
+      CREATE MATERIALIZED VIEW own AS {query};
+      CREATE MATERIALIZED VIEW above AS SELECT who, count(*) AS n FROM own GROUP BY who;"""
+    views = Project.parse({"all.sql": text}).check(spark).descriptions
+    ways = [one.strategy for one in views.values() if isinstance(one, ViewDescription)]
+    assert ways == ["incremental", "incremental"]
 
 
 def test_an_input_at_whose_change_all_is_run_anew_is_named(spark: SparkSession) -> None:
