@@ -20,11 +20,13 @@ from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.filters.comparisons import NotComparable, time_zone
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.open import from_folder
 from shardline.datasource.stores.shard_names import shard_directory
 
 __all__ = [
     "OptionReader",
     "UnparsableOption",
+    "options_from",
     "parse_count",
     "parse_duration",
     "parse_flag",
@@ -216,6 +218,22 @@ def _place(location: str | None, shard: str | None, path: str | None) -> tuple[s
     assert location is not None
     assert shard is not None
     return location, shard
+
+
+def options_from(folder: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Options whose location is counted from `folder` if it is a relative path.
+
+    A path beside option `location` is the name of a shard, and one that names a shard alone is
+    refused: neither is a path from anywhere.
+    """
+    names = {name.lower(): name for name in options}
+    place = names.get("location") or names.get("path")
+    if place is None or not options[place]:
+        return dict(options)
+    is_whole = not {"location", "shard", "shards"}.isdisjoint(names)
+    if not is_whole and "/" not in options[place].rstrip("/"):
+        return dict(options)
+    return {**options, place: from_folder(folder, options[place])}
 
 
 def _location_only(location: str | None, shard: str | None, path: str | None) -> tuple[str, str]:

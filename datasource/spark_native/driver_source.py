@@ -30,7 +30,6 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import SparkSession
@@ -80,9 +79,10 @@ def _modules_of_sources() -> Iterator[str]:
     By names alone: Python's own list of modules looks into each folder, 20 ms for all.
     """
     for path in {os.getcwd(), *(path or os.getcwd() for path in sys.path)}:  # noqa: PTH109 - text
-        if Path(path).is_dir():
+        try:
             names = [name.partition(".")[0] for name in os.listdir(path)]  # noqa: PTH208 - text
-        else:
+        except OSError:
+            # An archive; or what cannot be looked at, where imports find nothing either.
             names = [module.name for module in pkgutil.iter_modules([path])]
         yield from (name for name in names if name.startswith(_PREFIX) and name.isidentifier())
 
@@ -113,13 +113,13 @@ class _SourceMaker:
 
 def _make_source(asked: Mapping[str, Any]) -> dict[str, str]:
     # Not before the first one is made: a session without shards loads no Arrow.
+    from shardline.datasource.option_parser import options_from  # noqa: PLC0415
     from shardline.datasource.shard_source.worker_errors import error_text  # noqa: PLC0415
-    from shardline.datasource.spark_native.jvm import from_folder  # noqa: PLC0415
 
     source = pickle.loads(_REFERENCE)  # noqa: S301 - our own
     options, schema = asked["options"], asked["schema"]
     if schema is None:
-        there = from_folder(asked["folder"], options)
+        there = options_from(asked["folder"], options)
         try:
             schema = source(CaseInsensitiveDict(there)).schema().json()
         except ShardError as error:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from shardline.datasource.java_names import class_in, java_class, jvm_of, scala_object
+from shardline.datasource.option_parser import options_from
 from shardline.datasource.spark_native.catalyst_nodes import scala_sequence
 from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.row_files import batches_with_rows
@@ -33,7 +34,6 @@ __all__ = [
     "empty_frame",
     "file_size",
     "frame_of",
-    "from_folder",
     "has_class",
     "java_causes",
     "java_type",
@@ -346,18 +346,9 @@ def from_folder_of_jvm(spark: SparkSession, options: Mapping[str, str]) -> dict[
     The Python processes that Spark starts count from there, and this one may have gone elsewhere
     since: both would have another shard by one name.
     """
-    if from_folder("", options) == options:
+    if options_from("", options) == options:
         return dict(options)
-    return from_folder(java_class(spark, "java.lang.System").getProperty("user.dir"), options)
-
-
-def from_folder(folder: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Options whose relative paths are absolute, from `folder` on."""
-    found = dict(options)
-    for name, value in options.items():
-        if name.lower() in ("path", "location") and not value.startswith("/") and ":" not in value:
-            found[name] = f"{folder}/{value}"
-    return found
+    return options_from(java_class(spark, "java.lang.System").getProperty("user.dir"), options)
 
 
 def is_observed(frame: DataFrame) -> bool:

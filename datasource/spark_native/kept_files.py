@@ -48,7 +48,11 @@ def store_kept(path: Path | None, data: bytes) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, made = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-        os.chmod(made, 0o644)  # noqa: PTH101 - as Python's own files there
-        os.replace(made, path)  # noqa: PTH105 - two processes may keep it at the same time
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+            os.chmod(made, 0o644)  # noqa: PTH101 - as Python's own files there
+            os.replace(made, path)  # noqa: PTH105 - two processes may keep it at the same time
+        except BaseException:
+            os.unlink(made)  # noqa: PTH108 - on a full disk, one more at each start
+            raise

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shardline.datasource.stores.objects import Objects
     from shardline.datasource.stores.probe import IfMissing
 
-__all__ = ["canonical_url", "compose_location", "open_location", "open_objects"]
+__all__ = ["canonical_url", "compose_location", "from_folder", "open_location", "open_objects"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 
@@ -166,8 +166,7 @@ def canonical_url(url: str) -> str:
     if not url.strip() or has_control(url):
         raise _invalid(url, "a path, file:///path, s3://bucket/prefix or memory://name")
     match = _SCHEME.fullmatch(url)
-    # Without `//` it is no scheme but `file:`: a path may contain a colon (`C:…`, `a:b/c`).
-    if match is None or (match[2] is None and match[1].lower() != "file"):
+    if match is None or _is_path(match):
         return _canonical_path(url, url)
     scheme, rest = match[1].lower(), match[3]
     if scheme == "file":
@@ -186,6 +185,21 @@ def canonical_url(url: str) -> str:
     except InvalidUsage as error:
         raise _invalid(url, error.hint) from error
     return f"{'s3' if scheme == 's3a' else scheme}://{rest}"
+
+
+def from_folder(folder: str, url: str) -> str:
+    """`url`, which is counted from `folder` if it is a relative path.
+
+    One that is refused stays as it is: with a folder before it, it might be taken.
+    """
+    match = _SCHEME.fullmatch(url)
+    is_path = bool(url.strip()) and (match is None or _is_path(match))
+    return f"{folder}/{url}" if is_path and not url.startswith(("/", "~")) else url
+
+
+def _is_path(match: re.Match[str]) -> bool:
+    """True if a text with a colon has no scheme: a path may contain one (`C:…`, `a:b/c`)."""
+    return match[2] is None and match[1].lower() != "file"
 
 
 def _canonical_path(url: str, path: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.option_parser import options_from
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.options import check_batch, parse_sink, parse_source
+from shardline.datasource.stores.open import canonical_url
 from support.models.shards import schema_of
 
 PLACE = {"path": "/lake/orders"}
@@ -50,6 +53,53 @@ def test_a_place_that_is_not_named_is_refused(given: dict[str, str]) -> None:
     """What is missing is said, with how to give it."""
     with pytest.raises(InvalidUsage, match=r"option|path"):
         parse_source(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "lake/orders"},
+        {"Path": "./lake/orders/"},
+        {"path": "a:b/orders"},
+        {"path": "/lake/orders"},
+        {"path": "file:/lake/orders"},
+        {"path": "s3://bucket/orders"},
+        {"location": "lake", "shard": "a/b"},
+        {"LOCATION": "lake", "path": "orders"},
+        {"path": "lake", "shard": "orders"},
+        {"path": "lake", "shards": "orders,customers"},
+        {"path": "orders"},
+        {"path": "orders/"},
+        {"path": ""},
+        {"location": "", "path": "orders"},
+        {"path": "../orders"},
+        {"path": "file:lake/orders"},
+    ],
+    ids=str,
+)
+def test_a_relative_location_counts_from_a_folder(
+    given: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is looked at, it is the place that a process in that folder finds, or refuses."""
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    wanted = place_of(given)
+    monkeypatch.chdir(tmp_path)
+    assert place_of(options_from(str(tmp_path / "folder"), given)) == wanted
+
+
+def test_a_home_folder_is_refused_from_any_folder() -> None:
+    """Opening refuses what begins with `~`: with a folder before it, it would be taken."""
+    assert options_from("/lake", {"path": "~/orders"}) == {"path": "~/orders"}
+
+
+def place_of(given: dict[str, str]) -> tuple[str, ...] | str:
+    """URL of the location and names of the shards; or the code of the refusal."""
+    try:
+        options = parse_source(given)
+        return canonical_url(options.location), *options.inputs
+    except InvalidUsage as error:
+        return error.code
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from shardline.datasource.format import ShardDataSource
 from shardline.datasource.java_names import scala_object
 from shardline.datasource.spark_native import driver_source
 from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.rule_loader import SETTING
 from support.spark.native import client_at, collected, ids, put
 
@@ -135,13 +136,38 @@ def test_relative_paths_are_taken_from_the_folder_of_the_jvm(
 ) -> None:
     """Wherever this process has gone meanwhile: tasks count from there, too."""
     put(client_at(str(tmp_path / "lake")), "in", 1, ids(1, 2))
-    monkeypatch.chdir(tmp_path / "lake")
+    monkeypatch.chdir(tmp_path)
     jvm: Any = spark._jvm
     with pytest.raises(AnalysisException, match="LOCATION_NOT_FOUND"):
-        load(spark, "in")
+        load(spark, "lake/in")
     assert [one["folder"] for one in made] == [jvm.java.lang.System.getProperty("user.dir")]
-    answer = driver_source._make_source({**made[0], "folder": str(tmp_path / "lake")})
-    assert unpickled(base64.b64decode(answer["source"])).options["path"] == "in"
+    answer = driver_source._make_source({**made[0], "folder": str(tmp_path)})
+    assert unpickled(base64.b64decode(answer["source"])).options["path"] == "lake/in"
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
+def test_a_path_beside_a_location_is_the_name_of_a_shard(
+    spark: SparkSession, location: str, native: str
+) -> None:
+    """For reads, appends and streams; a name without a location is refused."""
+    put(client_at(location), "in", 1, ids(1, 2))
+    spark.range(3, 4).write.format("shard").option("location", location).option(
+        "nativeWrites", native
+    ).mode("append").save("in")
+    read = spark.read.format("shard").option("nativeReads", native).option("location", location)
+    assert collected(read.load("in")) == [(1,), (2,), (3,)]
+    stream = spark.readStream.format("shard").option("location", location).load("in")
+    sink = stream.writeStream.format("shard").option("nativeWrites", native)
+    sink = sink.option("location", location).option("checkpointLocation", f"{location}-out")
+    sink.trigger(availableNow=True).start("out").awaitTermination()
+    assert list(client_at(location).shards()) == ["in", "out"]
+    assert collected(read.load("out")) == [(1,), (2,), (3,)]
+    with pytest.raises(AnalysisException, match="does not name a location and a shard"):
+        load(spark, "in")
+    with pytest.raises(AnalysisException, match="does not name a location and a shard"):
+        spark.range(1).write.format("shard").option("nativeWrites", native).mode("append").save(
+            "shardline-in"
+        )
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -215,8 +241,11 @@ def test_ctrl_c_ends_the_load(
 
     with monkeypatch.context() as patch:
         patch.setattr(ShardDataSource, "schema", press)
-        with pytest.raises((KeyboardInterrupt, Py4JJavaError)) as ended:
-            load(spark, f"{location}/in")
+        try:
+            with pytest.raises((KeyboardInterrupt, Py4JJavaError)) as ended:
+                load(spark, f"{location}/in")
+        finally:
+            make_active(spark)  # PySpark may call from another thread of the JVM now, without one
     assert "KeyboardInterrupt" in f"{type(ended.value).__name__} {ended.value}"
     assert collected(load(spark, f"{location}/in")) == [(1,), (2,)]
 
@@ -280,6 +309,11 @@ def an_archive(folder: Path) -> str:
     return str(folder / "modules.zip")
 
 
+def none_at_all(folder: Path) -> str:
+    """What the file system refuses to look at."""
+    return str(folder / ("x" * 300))
+
+
 def no_module(folder: Path) -> str:
     (folder / "pyspark_x-1.0.dist-info").mkdir()
     (folder / "xpyspark_y.py").touch()
@@ -288,7 +322,13 @@ def no_module(folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("place", "found"),
-    [(a_module, True), (a_package, True), (an_archive, True), (no_module, False)],
+    [
+        (a_module, True),
+        (a_package, True),
+        (an_archive, True),
+        (no_module, False),
+        (none_at_all, False),
+    ],
 )
 def test_modules_of_other_sources_are_found(
     tmp_path: Path,
@@ -302,7 +342,7 @@ def test_modules_of_other_sources_are_found(
     assert set(driver_source._modules_of_sources()) == {"pyspark_shard", *["pyspark_x"] * found}
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != path])
     assert set(driver_source._modules_of_sources()) == {"pyspark_shard"}
-    if Path(path).is_dir():
+    if place is not none_at_all and Path(path).is_dir():
         monkeypatch.chdir(path)
         here = {"pyspark_shard", *["pyspark_x"] * found}
         assert set(driver_source._modules_of_sources()) == here
