@@ -58,7 +58,7 @@ from shardline.app.storage.clock_ticks import TickOutcome, ticking
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import open_errors, open_skipped
-from shardline.app.storage.reading import MissingFiles, Reading, infer_columns
+from shardline.app.storage.reading import Reading, UnusablePlan, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
 from shardline.app.storage.resume import Checkpoint, forget_unbound_plan, reconcile_checkpoint
@@ -181,7 +181,7 @@ class Ingestion:
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported
-            if isinstance(self._error, MissingFiles) and self._timeline is not None:
+            if isinstance(self._error, UnusablePlan) and self._timeline is not None:
                 # Planned again without them: they count as new if they come back. What is bound
                 # needs them.
                 forget_unbound_plan(self._folder, self._timeline.bound)

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,8 +85,8 @@ __all__ = [
     "POSITION",
     "Counts",
     "Decoded",
-    "MissingFiles",
     "Reading",
+    "UnusablePlan",
     "check_roles",
     "infer_columns",
     "write_options",
@@ -148,8 +149,8 @@ def infer_columns(spark: SparkSession, description: SourceDescription) -> str:
     return found.json()
 
 
-class MissingFiles(Determinate):
-    """Files of a micro-batch are not there any more."""
+class UnusablePlan(Determinate):
+    """A micro-batch cannot be read as it was planned; unless it is bound it is planned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class Reading:
             planned: URLs of its files, as the source's log has them.
 
         Raises:
-            MissingFiles: A file is not there any more.
+            UnusablePlan: A file is not there any more, or would be read several times.
             Determinate: `FAILED_READ_FILE`: a file has no byte, and its format is one of which no
                 file has none.
         """
@@ -251,6 +252,7 @@ class Reading:
         files = micro_batch_files(frame, number) if reads_files else None
         if files is not None:
             self._refuse_missing_files(frame, files, planned)
+            self._refuse_repeated_files(files, planned)
             self._refuse_empty_files(frame, files)
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
         if self.replaces_by_key and is_kafka(self.description.format):
@@ -308,12 +310,26 @@ class Reading:
         ignored = self._ignores(frame, "ignoreMissingFiles")
         missing = [] if ignored else files.missing(planned)
         if missing:
-            raise MissingFiles(
+            raise UnusablePlan(
                 f"{plain_path(missing[0])} is not there any more, and belongs to the micro-batch"
                 f"{_and_others(missing, 'do')}",
                 code="FAILED_READ_FILE",
                 hint="put it back where it was, and the source goes on by itself; or set the "
                 "option ignoreMissingFiles to 'true', and it goes on without the file",
+            )
+
+    @staticmethod
+    def _refuse_repeated_files(files: MicroBatchFiles, planned: Sequence[str]) -> None:
+        """Stop before a file beside which Spark reads others again: their rows would come twice."""
+        repeated = files.repeated()
+        if repeated:
+            named = [url for url in planned if not _GLOB.isdisjoint(unquote(url))]
+            raise UnusablePlan(
+                f"{plain_path([*named, *repeated][0])} has one of the characters "
+                f"{''.join(sorted(_GLOB))} in its path{_and_others(named, 'have')}: Spark would "
+                "read other files of the micro-batch again for it",
+                code="FAILED_READ_FILE",
+                hint="rename it without these characters, and the source goes on by itself",
             )
 
     def _refuse_empty_files(self, frame: DataFrame, files: MicroBatchFiles) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,15 +130,27 @@ class MicroBatchFiles:
         """
         return [url for url in planned if url not in self._urls] if self._locations else []
 
+    def repeated(self) -> list[str]:
+        """URLs, with escapes, of those that Spark reads more than once.
+
+        For each path with a character of a glob Spark 4.3 lists all paths of the micro-batch, and
+        then once more those without one.
+        """
+        return [url for url, times in Counter(self._listed).items() if times > 1]
+
     @cached_property
     def _urls(self) -> set[str]:
-        """URLs of all of them, with escapes."""
+        return set(self._listed)
+
+    @cached_property
+    def _listed(self) -> list[str]:
+        """URLs of all of them, with escapes, as often as each is read."""
         runtime = java_class(self._spark, "scala.runtime.ScalaRunTime")
-        found = set[str]()
+        found = list[str]()
         for location in self._locations:
             # One text, as each element would be a call; a URL with escapes has no blank.
             text = runtime.stringOf(location.inputFiles())
-            found.update(text.removeprefix("Array(").removesuffix(")").split(", "))
+            found += text.removeprefix("Array(").removesuffix(")").split(", ")
         return found
 
 

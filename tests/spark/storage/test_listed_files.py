@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.commit import Timeline
@@ -79,6 +80,26 @@ def test_a_bound_file_that_is_gone_is_waited_for(runtime: Runtime, inbox: Path, 
     away.rename(path)
     with running(runtime, files(inbox, kind)) as source:
         source.wait_for_rows(*rows(0, 1, 2))
+
+
+@pytest.mark.parametrize("name", one_of(4, ["[1].csv", "1?.csv", "1*.csv", "{1}.csv"]))
+def test_rows_do_not_come_twice_beside_a_name_like_a_glob(
+    runtime: Runtime, inbox: Path, name: str
+) -> None:
+    """Spark lists all files again for it: it is named, and once it is renamed all goes on."""
+    plain = replace(files(inbox), schema="id INT, s STRING")
+    odd = inbox / name
+    odd.write_text("1,a\n")
+    (inbox / "2.csv").write_text("2,a\n")
+    with running(runtime, plain) as source:
+        said = f"[FAILED_READ_FILE] {odd} has one of the characters"
+        assert failure_of(source).startswith(said)
+    odd.rename(inbox / "1.csv")
+    with running(runtime, plain) as source:
+        source.wait_for_rows((1, "a"), (2, "a"))
+        # Alone in its micro-batch it is read once.
+        odd.write_text("3,a\n")
+        source.wait_for_rows((1, "a"), (2, "a"), (3, "a"))
 
 
 def test_a_bound_file_that_is_gone_is_left_out_on_request(runtime: Runtime, inbox: Path) -> None:
