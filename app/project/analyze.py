@@ -20,7 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 
@@ -39,7 +39,7 @@ from shardline.app.project.option_problems import (
     unreachable_problem,
     value_problem,
 )
-from shardline.app.project.sink_problems import find_folder_problem, find_row_problems
+from shardline.app.project.sink_problems import find_row_problems, find_target_problem
 from shardline.app.project.statements import ObjectDescription, WrittenObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -63,6 +63,7 @@ from shardline.app.sql.tokens import compact_text, quoted_names
 from shardline.app.storage.bad_rows import ON_BAD_ROW, on_bad_row
 from shardline.app.storage.formats import (
     KNOWN_FORMATS,
+    ONLY_READ,
     OWN_SINKS,
     Use,
     invalid_values,
@@ -189,12 +190,35 @@ def _sink(
     catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, schema: str
 ) -> AnalysedObject:
     _check_options(one, sink.format, sink.options, "sink")
+    # Both, as the options of a format whose package is not there are wrong with it as well.
+    flaws = [*_format_problems(catalyst, one, sink), *_sink_problems(one, sink, schema)]
+    if flaws:
+        raise _ObjectRefused(*flaws)
+    description = replace(sink, key=_key(one, schema))
+    problems = find_row_problems(catalyst, one, description, schema)
+    if problems:
+        raise _ObjectRefused(*problems)
+    return AnalysedObject(description, unreachable=find_target_problem(catalyst, one, sink))
+
+
+def _format_problems(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription
+) -> Iterator[Problem]:
+    """The reason why nothing writes the format of a sink."""
+    if sink.format in ONLY_READ:
+        what = f"format '{sink.format}' is one of sources: nothing writes it"
+        hint = "use a format that is written, such as parquet, json or shard"
+        yield one.problem("format", "UNKNOWN_FORMAT", what, hint)
+    elif sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
+        yield _unknown_format(one, sink.format)
+
+
+def _sink_problems(one: WrittenObject, sink: SinkDescription, schema: str) -> Iterator[Problem]:
+    """The first reason why a sink cannot work by what its statement says."""
     # Loading what writes takes time that projects without sinks need not spend.
     from shardline.app.storage.sinks.rows import check_names  # noqa: PLC0415
     from shardline.app.storage.sinks.target import check_sink  # noqa: PLC0415
 
-    if sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
-        raise _ObjectRefused(_unknown_format(one, sink.format))
     try:
         check_sink(sink)
         check_names(sink, names_of(schema))
@@ -203,17 +227,12 @@ def _sink(
         # An error of an option has its name in quotes.
         named = (name for name in sink.options if f"option '{name}'" in error.detail)
         piece = next((f"option {name.lower()}" for name in named), piece)
-        raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
-    description = replace(sink, key=_key(one, schema))
-    problems = find_row_problems(catalyst, one, description, schema)
-    if problems:
-        raise _ObjectRefused(*problems)
-    return AnalysedObject(description, unreachable=find_folder_problem(catalyst, one, sink))
+        yield one.problem(piece, error.code, error.detail, error.hint)
 
 
 def _check_options(one: WrittenObject, name: str, options: Mapping[str, str], use: Use) -> None:
     unknown = unknown_options(name, options, use)
-    if not unknown and use == "source":
+    if not unknown and (use == "source" or name == "kafka"):
         wrong = invalid_values(name, options)
         if wrong:
             raise _ObjectRefused(

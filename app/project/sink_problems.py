@@ -1,10 +1,11 @@
-"""Checks of a sink of files: whether its format, as its options say it, can write its rows.
+"""Checks of a sink: whether its format, as its options say it, can write its rows.
 
 Each of these would be the failure of a sink that runs: its first micro-batch is refused, at each
 attempt, and its target stays empty.
 
     find_row_problems(catalyst, one, sink, schema)    columns, `partitionBy`, options of the writer
-    find_folder_problem(catalyst, one, sink)          no folder can be where it writes
+    find_target_problem(catalyst, one, sink)          no folder can be where it writes, or its
+                                                      function is not registered
 
 Invariants:
     Rows have the columns that the sink's envelope makes of them, as its target gets them.
@@ -23,9 +24,10 @@ from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.sink_options import PARTITION_BY
 from shardline.app.storage.formats import FILES, path_option
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, TS
 
-__all__ = ["find_folder_problem", "find_row_problems"]
+__all__ = ["find_row_problems", "find_target_problem"]
 
 _UPDATE_FIELDS: Final = [
     {"name": TS, "type": "long", "nullable": False, "metadata": {}},
@@ -72,10 +74,14 @@ def _writer_problems(
     catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, columns: str
 ) -> list[Problem]:
     """The reasons why the format cannot write rows with these columns."""
-    from shardline.app.storage.sinks.files import parse_file_options  # noqa: PLC0415 - as above
+    from shardline.app.storage.sinks.files import (  # noqa: PLC0415 - as above
+        parse_file_options,
+        spell_columns,
+    )
     from shardline.app.storage.sinks.target import options_of  # noqa: PLC0415
 
-    _, partition_by, options = parse_file_options(sink, options_of(sink))
+    _, given, options = parse_file_options(sink, options_of(sink))
+    partition_by = spell_columns(given, names_of(columns))
     unknown = _unknown_columns(one, partition_by, names_of(columns))
     if unknown:
         return unknown
@@ -93,10 +99,16 @@ def _writer_problems(
     return [one.problem("format", problem.code, what, hint)]
 
 
-def find_folder_problem(
+def find_target_problem(
     catalyst: Catalyst, one: WrittenObject, sink: SinkDescription
 ) -> Problem | None:
-    """The reason why no folder can be where a sink of files writes; None if it can be there."""
+    """The reason why the target of a sink cannot be there now; None if it can be there.
+
+    A folder may come later, and a function with the program that registers it: a sink that runs
+    already waits for it.
+    """
+    if sink.format == "foreachBatch":
+        return _function_problem(one, sink)
     path = path_option(sink.options)
     if sink.format not in FILES or path is None:
         return None
@@ -108,10 +120,19 @@ def find_folder_problem(
     return value_problem(one, "path", path, problem.message)
 
 
+def _function_problem(one: WrittenObject, sink: SinkDescription) -> Problem | None:
+    from shardline.app.storage.sinks.others import find_function  # noqa: PLC0415 - as above
+
+    try:
+        find_function(sink.options)
+    except InvalidUsage as error:
+        return one.problem("option function", error.code, error.detail, error.hint)
+    return None
+
+
 def _unknown_columns(
     one: WrittenObject, partition_by: list[str], columns: list[str]
 ) -> list[Problem]:
-    known = {name.lower() for name in columns}
     return [
         _partition_problem(
             one,
@@ -120,7 +141,7 @@ def _unknown_columns(
             did_you_mean(name, columns),
         )
         for name in partition_by
-        if name.lower() not in known
+        if name not in columns
     ]
 
 

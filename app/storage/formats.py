@@ -33,6 +33,7 @@ __all__ = [
     "EXACT_TIMES",
     "FILES",
     "KNOWN_FORMATS",
+    "ONLY_READ",
     "OWN_SINKS",
     "READ_FILES",
     "TIMES_AS_TEXTS",
@@ -66,6 +67,11 @@ KNOWN_FORMATS: Final = (
     "rate-micro-batch", "shard", "socket", *FILES, *OWN_SINKS,
 )  # fmt: skip
 """Formats that are suggested for one that is misspelt."""
+
+ONLY_READ: Final = frozenset(
+    {"auction", "binaryFile", "counter", "nexmark", "rate", "rate-micro-batch", "socket"}
+)
+"""Formats of sources alone."""
 
 ADDED: Final = "_shardline_"
 """Beginning of the names of columns that a source's rows get while they are read, in lower case."""
@@ -175,6 +181,9 @@ _OF_DECODED: Final = ("onBadRow",)
 _OF_SINKS: Final = ("interval",)
 """Options of every sink."""
 
+_WRITING_KAFKA: Final = ("includeHeaders", "topic")
+
+_BROKERS: Final = (("kafka.bootstrap.servers",), "the brokers: 'host:9092,…'")
 _ROW: Final = (("rowTag",), "the name of the element that is a row")
 _FOLDER: Final = (("path",), "the folder that its files come into")
 
@@ -183,16 +192,19 @@ _NEEDED: Final[Mapping[Use, Mapping[str, tuple[tuple[tuple[str, ...], str], ...]
         **dict.fromkeys((*FILES, "binaryFile"), (_FOLDER,)),
         "xml": (_FOLDER, _ROW),
         "kafka": (
-            (("kafka.bootstrap.servers",), "the brokers: 'host:9092,…'"),
+            _BROKERS,
             (("subscribe", "subscribePattern", "assign"), "the topics: subscribe 'one,two'"),
         ),
     },
     "sink": {
         "delta": ((("path",), "the folder of the table"),),
+        "iceberg": ((("path",), "the table, by its name in a catalog or its folder"),),
         "jdbc": (
             (("url",), "the database: 'jdbc:…'"),
             (("dbtable",), "the table that rows are added to"),
         ),
+        "foreachBatch": ((("function",), "the name that the function was registered with"),),
+        "kafka": (_BROKERS, (("topic",), "the topic that its messages go to")),
         "xml": (_ROW,),
     },
 }
@@ -243,6 +255,10 @@ _OF_KAFKA: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     ),
     "startingoffsetsbytimestampstrategy": (
         re.compile(r"error|latest", re.IGNORECASE), "error or latest"
+    ),
+    "topic": (
+        re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"),
+        "one name, of letters, digits, dots, _ and -, of 249 at most",
     ),
 }  # fmt: skip
 """Options of Kafka whose values Spark's source looks at only when its query starts, in lower case:
@@ -327,6 +343,8 @@ def _known(name: str, use: Use) -> tuple[str, ...] | None:
     if use == "sink":
         if name in OWN_SINKS:
             return (*OWN_SINKS[name], *_OF_SINKS)
+        if name == "kafka":
+            return (*_WRITING_KAFKA, *_OF_SINKS)
         return None if own is None else (*own, *_WRITE_FILES, *_OF_SINKS)
     if own is not None:
         decoded = _OF_DECODED if name in DECODED_FORMATS else ()

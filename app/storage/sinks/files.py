@@ -52,7 +52,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -69,7 +69,7 @@ from shardline.datasource.frames import sync_names_above, sync_path, sync_tree
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.java_names import java_class
 
-__all__ = ["FileTarget", "parse_file_options"]
+__all__ = ["FileTarget", "parse_file_options", "spell_columns"]
 
 _OWNER: Final = "_shardline.json"
 _OWNER_COPY: Final = "_shardline-copy.json"
@@ -98,6 +98,17 @@ def parse_file_options(
     # Not beside what is given, in another spelling: Spark compares names without case.
     exact = {name: text for name, text in exact.items() if name.lower() not in given}
     return path, [one.strip() for one in columns if one.strip()], {**exact, **dict(given.values())}
+
+
+def spell_columns(names: Iterable[str], columns: Iterable[str]) -> list[str]:
+    """Names as the columns are spelt, of which Spark may not take another spelling.
+
+    Args:
+        names: Names without case; one that is no column stays as it is.
+        columns: All columns.
+    """
+    known = {column.lower(): column for column in columns}
+    return [known.get(name.lower(), name) for name in names]
 
 
 class FileTarget:
@@ -192,7 +203,7 @@ class FileTarget:
         counted = rows.observe(counter, F.count(F.lit(1)).alias("rows"))
         writer = counted.write.format(self._format).options(**self._options)
         if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
+            writer = writer.partitionBy(*spell_columns(self._partition_by, rows.columns))
         writer.mode("errorifexists").save(staged.toString())
         if self._is_local:
             # A rename flushes no file, and progress, which is durable, keeps them from being

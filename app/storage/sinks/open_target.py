@@ -43,7 +43,7 @@ def open_target(host: Host, sink: SinkDescription, progress: SinkProgress) -> Ta
         case "console":
             target = ConsoleTarget(options)
         case "foreachBatch":
-            target = FunctionTarget(options["function"])
+            target = FunctionTarget(options)
         case name if name in FILES:
             target = FileTarget(
                 host.spark,

@@ -35,6 +35,7 @@ __all__ = [
     "MemoryTarget",
     "WriterTarget",
     "collected",
+    "find_function",
     "forget_collected",
     "register_function",
 ]
@@ -66,6 +67,24 @@ def register_function(name: str, function: Function) -> None:
             its effects are exactly once if it remembers the greatest number that it has done.
     """
     _functions[name] = function
+
+
+def find_function(options: Mapping[str, str]) -> Function:
+    """The function that options of a sink name.
+
+    Raises:
+        InvalidUsage: They name none, or none of that name was registered.
+    """
+    name = next((text for option, text in options.items() if option.lower() == "function"), "")
+    if name not in _functions:
+        unknown = unknown_name("function", name, _functions)
+        raise InvalidUsage(
+            f"{unknown.detail}: the program that runs the application has not registered it",
+            code=unknown.code,
+            hint=f"call register_function('{name}', …) there before the project is applied; "
+            f"{unknown.hint}",
+        )
+    return _functions[name]
 
 
 def collected(sink: SinkDescription) -> list[Row]:
@@ -156,21 +175,13 @@ class FunctionTarget:
 
     input = ""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         """Look up the function.
 
         Raises:
             InvalidUsage: No function of that name was registered.
         """
-        if name not in _functions:
-            unknown = unknown_name("function", name, _functions)
-            raise InvalidUsage(
-                f"{unknown.detail}: the program that runs the application has not registered it",
-                code=unknown.code,
-                hint=f"call register_function('{name}', …) there before the project is applied; "
-                f"{unknown.hint}",
-            )
-        self._function = _functions[name]
+        self._function = find_function(options)
 
     def committed(self) -> Frontier | None:
         """None: only the function knows."""

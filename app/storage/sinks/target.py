@@ -27,7 +27,13 @@ from typing import Final, Literal, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.formats import FILES, missing_option, package_of, unknown_options
+from shardline.app.storage.formats import (
+    FILES,
+    missing_option,
+    package_of,
+    path_option,
+    unknown_options,
+)
 from shardline.app.storage.sinks.interval import Interval
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import has_class
@@ -169,7 +175,7 @@ def check_sink(sink: SinkDescription) -> None:
         )
     interval_ms(sink)
     options = options_of(sink)
-    if sink.format in FILES and "path" not in {name.lower() for name in options}:
+    if sink.format in FILES and path_option(options) is None:
         raise InvalidUsage(
             f"option 'path' of sink '{sink.name}' is missing",
             code="MISSING_OPTION",
@@ -193,12 +199,6 @@ def check_sink(sink: SinkDescription) -> None:
     if sink.format == "console":
         console_options(options)
     _check_rows(sink)
-    if sink.format == "foreachBatch" and "function" not in options:
-        raise InvalidUsage(
-            f"option 'function' of sink '{sink.name}' is missing",
-            code="MISSING_OPTION",
-            hint="the name that the function was registered with",
-        )
 
 
 def _check_shard(options: Mapping[str, str]) -> None:

@@ -392,7 +392,7 @@ def test_a_users_function_that_we_have_called_is_named() -> None:
     register_function("hand_over", hand_over)
     rows: Any = Rows()
     with pytest.raises(KeyError) as called:
-        FunctionTarget("hand_over").write(rows, Interval(0, Frontier(5)))
+        FunctionTarget({"function": "hand_over"}).write(rows, Interval(0, Frontier(5)))
     assert said(called.value) == CAUSES["streamed function"]
     with pytest.raises(KeyError) as direct:
         hand_over(rows, 1)

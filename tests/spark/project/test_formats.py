@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.sql.problems import InvalidProject
+from shardline.app.storage.formats import ONLY_READ
+from shardline.app.storage.generators import FORMATS as GENERATORS
+from shardline.app.storage.sinks.others import register_function
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +23,8 @@ COLUMNS = "a INT NOT NULL, s STRING, at TIMESTAMP, m ARRAY<INT>, `a b` INT"
 
 
 def check(spark: SparkSession, folder: Path, *sinks: str) -> CheckedProject:
-    text = f"CREATE SOURCE t USING json OPTIONS (path '{folder}') SCHEMA ({COLUMNS});\n"
+    (folder / "in").mkdir()
+    text = f"CREATE SOURCE t USING json OPTIONS (path '{folder}/in') SCHEMA ({COLUMNS});\n"
     text += "CREATE MATERIALIZED VIEW v AS SELECT a, s FROM t;\n"
     text += "\n".join(f"CREATE SINK k{n} FROM {sink};" for n, sink in enumerate(sinks))
     return Project.parse({"p.sql": text}).check(spark)
@@ -68,7 +73,7 @@ def test_each_is_refused_at_its_option(spark: SparkSession, tmp_path: Path) -> N
         assert problem.place is not None
         at = problem.place.text[problem.place.column - 1 :]
         assert at.startswith((option.split()[0], "csv")), sink
-    assert list(tmp_path.iterdir()) == [], "a check has written where a sink writes"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "in"], "a check has written where a sink writes"
 
 
 def test_what_spark_writes_passes(spark: SparkSession, tmp_path: Path) -> None:
@@ -87,23 +92,24 @@ def test_what_spark_writes_passes(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Path) -> None:
     """A sink that runs already waits for its folder; a new one is refused by the plan."""
-    (tmp_path / "file").write_text("x")
+    for name in ("k0", "k1"):
+        (tmp_path / name).write_text("x")
     sinks = [
-        f"v USING parquet OPTIONS (path '{tmp_path}/file')",
-        f"v USING parquet OPTIONS (path 'file://{tmp_path}/file/below')",
+        f"v USING parquet OPTIONS (path '{tmp_path}/k0')",
+        f"v USING parquet OPTIONS (path 'file://{tmp_path}/k1/below')",
         "v USING parquet OPTIONS (path 'foo://x/y')",
         "v USING parquet OPTIONS (path '')",
         f"v USING parquet OPTIONS (path '{tmp_path}/new/below')",
     ]
     unreachable = check(spark, tmp_path, *sinks).unreachable
     assert {name: (one.message, one.hint) for name, one in unreachable.items()} == {
-        **dict.fromkeys(
-            ("k0", "k1"),
-            (
-                f"'{tmp_path}/file' is a file, and the sink needs a folder",
+        **{
+            name: (
+                f"'{tmp_path}/{name}' is a file, and the sink needs a folder",
                 "move the file away, or give another path",
-            ),
-        ),
+            )
+            for name in ("k0", "k1")
+        },
         "k2": ("option 'path' cannot be 'foo://x/y'", 'No FileSystem for scheme "foo"'),
         "k3": ("option 'path' cannot be ''", "can not create a Path from an empty string"),
     }
@@ -204,6 +210,9 @@ def test_a_format_of_sinks_is_none_of_sources(spark: SparkSession) -> None:
         ("console OPTIONS (truncate 'maybe')", "truncate", "option 'truncate' cannot be 'maybe'"),
         ("jdbc OPTIONS (dbtable 't')", "OPTIONS", "option 'url' of sink 'k' is missing"),
         ("shard OPTIONS (shard 'a/../b')", "OPTIONS", "'a/../b' cannot name a shard"),
+        ("rate", "rate", "format 'rate' is one of sources: nothing writes it"),
+        ("Counter", "Counter", "format 'counter' is one of sources: nothing writes it"),
+        ("foreachBatch", "k FROM", "option 'function' of sink 'k' is missing"),
     ],
 )
 def test_sinks_that_are_no_files_are_refused_as_early(
@@ -217,3 +226,56 @@ def test_sinks_that_are_no_files_are_refused_as_early(
     assert problem.message == message
     assert problem.place is not None
     assert problem.place.text[problem.place.column - 1 :].startswith(at)
+
+
+@pytest.mark.parametrize("name", sorted(ONLY_READ - set(GENERATORS)))
+def test_formats_of_sources_alone_are_those_that_spark_does_not_write(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """A sink of one would stall at each of its micro-batches."""
+    with pytest.raises(PySparkException):
+        spark.range(1).write.format(name).mode("append").save(str(tmp_path / "out"))
+
+
+def test_options_of_kafka_are_found_without_its_package(spark: SparkSession) -> None:
+    """Each run of the check says all of it: the package, and what is missing beside it."""
+    text = "CREATE SOURCE c USING counter;\nCREATE SINK k FROM c USING kafka OPTIONS ({});"
+    given = {
+        "topic 't'": "option 'kafka.bootstrap.servers' of sink 'k' is missing",
+        "kafka.bootstrap.servers 'h:1'": "option 'topic' of sink 'k' is missing",
+        "kafka.bootstrap.servers 'h', topic 't'": "option 'kafka.bootstrap.servers' cannot be 'h'",
+        "kafka.bootstrap.servers 'h:1', topic 'a,b'": "option 'topic' cannot be 'a,b'",
+    }
+    for options, expected in given.items():
+        with pytest.raises(InvalidProject) as error:
+            Project.parse({"p.sql": text.format(options)}).check(spark)
+        assert expected in [problem.message for problem in error.value.problems]
+
+
+def test_a_function_that_nobody_has_registered_is_told_apart(spark: SparkSession) -> None:
+    """A sink that runs already waits for the program that has it; a new one is refused."""
+    register_function("known_to_the_plan", lambda _, __: None)
+    text = (
+        "CREATE SOURCE c USING counter;\n"
+        "CREATE SINK a FROM c USING foreachBatch OPTIONS (function 'known_to_the_plan');\n"
+        "CREATE SINK b FROM c USING foreachBatch OPTIONS (Function 'known_to_the_plam');"
+    )
+    unreachable = Project.parse({"p.sql": text}).check(spark).unreachable
+    assert {name: (one.code, f"{one.place}") for name, one in unreachable.items()} == {
+        "b": ("UNKNOWN_FUNCTION", "p.sql:3:50")
+    }
+    assert "did you mean 'known_to_the_plan'?" in unreachable["b"].hint
+
+
+def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Columns of a project have no case, and Spark's writer has to be given their own."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", "true")
+    text = (
+        f"CREATE SOURCE t USING json OPTIONS (path '{tmp_path}') SCHEMA (N INT, a INT);\n"
+        "CREATE SINK k FROM t USING parquet "
+        f"OPTIONS (path '{tmp_path}-out', partitionBy 'n,_DIFF');"
+    )
+    assert Project.parse({"p.sql": text}).check(session).descriptions.keys() == {"t", "k"}

@@ -538,3 +538,18 @@ def test_holds_on_former_inputs_are_given_up(
     assert held() == ["other"]
     drop_sink(host.client, refused)
     assert held() == []
+
+
+def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """Columns of a project have no case, and Spark's writer is given them as they are."""
+    session = host.spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", "true")
+    options = {"path": str(tmp_path / "out"), "partitionBy": "K, _DIFF"}
+    sink = SinkDescription(name="out", on="in", format="parquet", options=options)
+    source.step(10, (1, "a", 1))
+    with running(replace(host, spark=session), sink) as reports:
+        reports.reached(11)
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+    assert list(Path(sink.options["path"]).glob("_upper=11/k=1/_diff=1/*.parquet"))

@@ -376,4 +376,4 @@ def test_accounts_of_an_earlier_version_are_the_sinks(client: ShardClient) -> No
 def test_a_function_that_is_not_there_says_where_it_belongs() -> None:
     """It is no part of the project, and the command `run` has none."""
     with pytest.raises(InvalidUsage, match=r"UNKNOWN_FUNCTION.*call register_function\('deliver'"):
-        FunctionTarget("deliver")
+        FunctionTarget({"Function": "deliver"})
