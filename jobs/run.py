@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load(given.config, _overrides(given))
         log = open_log(settings)
+        _check_variables(given)
         if given.plan or not (given.take_over or given.read_only):
             status = _ask(given, settings, console)
             if status is not None:
@@ -75,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(given, settings, console, capture)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
         return print_job_error(error)
+
+
+def _check_variables(given: argparse.Namespace) -> None:
+    """Refuse a value that no file of the project asks for: its name may be misspelt."""
+    from shardline.app.project.project import check_variables  # noqa: PLC0415 - takes a moment to import
+    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+
+    check_variables(given.project, parse_variables(given.set))
 
 
 def _ask(given: argparse.Namespace, settings: Settings, console: Console) -> int | None:

@@ -34,7 +34,7 @@ from shardline.app.project.statements import (
     WrittenObject,
     read_statements,
 )
-from shardline.app.project.variables import substitute_variables
+from shardline.app.project.variables import check_all_used, substitute_variables
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import Envelope
 from shardline.app.protocol.project_identity import ProjectIdentity
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from shardline.app.project.analyze import Analysis
 
-__all__ = ["CheckedProject", "Project", "read_texts"]
+__all__ = ["CheckedProject", "Project", "check_variables", "read_texts"]
 
 
 def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
@@ -62,6 +62,21 @@ def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
         InvalidUsage: There is no such folder, it has no such file, one cannot be read, or a
             variable has no value.
     """
+    texts = _texts(folder)
+    return {name: substitute_variables(text, variables, name) for name, text in texts.items()}
+
+
+def check_variables(folder: Path, variables: Mapping[str, str]) -> None:
+    """Refuse variables that no `*.sql` file below `folder` has, by one who has just named them.
+
+    Raises:
+        InvalidUsage: As of `read_texts`, or a variable is in no file.
+    """
+    check_all_used(_texts(folder).values(), variables)
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    """The texts of `read_texts`, as they are written."""
     files = sorted(folder.rglob("*.sql")) if folder.is_dir() else []
     if not files:
         raise InvalidUsage(
@@ -69,8 +84,7 @@ def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
             code="NO_PROJECT",
             hint="name the folder of a project",
         )
-    texts = {str(file.relative_to(folder)): _text(file) for file in files}
-    return {name: substitute_variables(text, variables, name) for name, text in texts.items()}
+    return {str(file.relative_to(folder)): _text(file) for file in files}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Variables, `${name}`, keep what differs between machines out of a project's files.
 
     substitute_variables("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
+    check_all_used(texts, {"landign": "/data/in"})           refused: no text has it
 
 Invariants:
     In quotes or backticks a value stands for itself: what would end them, or mean something else
@@ -11,16 +12,16 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sqlglot import Token, TokenType
 
 from shardline.app.sql.problems import TextProblem
 from shardline.app.sql.tokens import tokens_of
-from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_name, unknown_names
 
-__all__ = ["parse_variables", "substitute_variables"]
+__all__ = ["check_all_used", "parse_variables", "substitute_variables"]
 
 _QUOTING: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER})
 _VARIABLE: Final = re.compile(r"\$\{([^}\n]*)\}")
@@ -62,6 +63,31 @@ def substitute_variables(text: str, values: Mapping[str, str], file: str) -> str
         return written
 
     return _VARIABLE.sub(value, text)
+
+
+def check_all_used(texts: Iterable[str], values: Mapping[str, str]) -> None:
+    """Refuse values that no text asks for: their names may be misspelt.
+
+    Args:
+        texts: The texts of a project, as they are written.
+        values: Values by name.
+
+    Raises:
+        InvalidUsage: A variable has a value and is in no text.
+    """
+    used = {found[1].strip() for text in texts for found in _VARIABLE.finditer(text)}
+    unused = [name for name in values if name not in used]
+    if unused:
+        unknown = unknown_names("variable", unused, used)
+        raise InvalidUsage(
+            f"{unknown.detail}: no file of the project has {', '.join(map(_written, unused))}",
+            code=unknown.code,
+            hint=unknown.hint if used else "the files have no variables: leave out --set",
+        )
+
+
+def _written(name: str) -> str:
+    return f"${{{name}}}"
 
 
 def _quoting_tokens(text: str) -> list[Token]:

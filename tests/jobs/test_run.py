@@ -70,6 +70,18 @@ def test_a_project_that_is_sent_to_a_running_application_says_so(
     assert "the application that runs here (process 77) has taken it" in shown
 
 
+def test_a_variable_that_no_file_has_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `plan`, too; nothing else would tell a name that is misspelt."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.sql").write_text("-- ${landing}")
+    given = [str(tmp_path / "project"), "--data", str(tmp_path), "--set", "landing=in"]
+    for command in ([], ["--plan"]):
+        assert run.main([*command, *given, "--set", "ladning=in"]) == 2
+        assert "did you mean 'landing'?" in capsys.readouterr().err
+
+
 def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:
     """They are for people; relations have the same."""
     world = World()

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.project.statements import read_statements
-from shardline.app.project.variables import parse_variables, substitute_variables
+from shardline.app.project.variables import (
+    check_all_used,
+    parse_variables,
+    substitute_variables,
+)
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.sql.problems import Script
 from shardline.datasource.errors import InvalidUsage
@@ -68,3 +72,28 @@ def test_a_command_line_gives_names_and_values() -> None:
     for wrong in ("a", "=b", "a=b\nc"):
         with pytest.raises(InvalidUsage, match="NAME=VALUE"):
             parse_variables([wrong])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"in": "1", "landing": "2"}, ""),
+        ({}, ""),
+        ({"landign": "2"}, r"UNKNOWN_VARIABLE.*has \$\{landign\}.*did you mean 'landing'\?"),
+        ({"in": "1", "xx": "", "yyy": ""}, r"'xx', 'yyy': no file .* \$\{xx\}, \$\{yyy\}.*known"),
+    ],
+)
+def test_a_value_that_no_file_asks_for_is_refused(values: dict[str, str], message: str) -> None:
+    """Who has misspelt a name would take the value for set."""
+    texts = ["path '${ in }/a'", "-- ${landing}\nSELECT 1"]
+    if message:
+        with pytest.raises(InvalidUsage, match=message):
+            check_all_used(texts, values)
+    else:
+        check_all_used(texts, values)
+
+
+def test_a_project_without_variables_takes_none() -> None:
+    """There is no name that could have been meant."""
+    with pytest.raises(InvalidUsage, match="the files have no variables: leave out --set"):
+        check_all_used(["SELECT 1"], {"a": "1"})

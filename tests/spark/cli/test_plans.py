@@ -56,10 +56,8 @@ class User:
             (self.folder / name).mkdir()
         (self.folder / "other" / "all.sql").write_text("CREATE SOURCE ticks USING rate;")
         self.data = ["--data", str(self.folder / "data")]
-        self.rest = [
-            *self.data, "--set", f"in={self.folder}", "--location", str(self.folder / "shards"),
-        ]  # fmt: skip
-        self.mine = [str(self.folder / "project"), *self.rest]
+        self.rest = [*self.data, "--location", str(self.folder / "shards")]
+        self.mine = [str(self.folder / "project"), *self.rest, "--set", f"in={self.folder}"]
         self.other = [str(self.folder / "other"), *self.rest]
 
     @cached_property
