@@ -173,7 +173,7 @@ class Lease:
                 self.machine.apply(partial(expire_leased, reader=self.reader))
         except Exception as error:  # noqa: BLE001 - of any kind
             context = {"shard": self.machine.name, "lease": self.reader}
-            if isinstance(error, InvalidUsage) and error.code == LOG_REPLACED:
+            if isinstance(error, InvalidUsage) and error.code in (LOG_REPLACED, "SHARD_NOT_FOUND"):
                 _log.info("the lease went with its shard", extra={"context": context})
             else:
                 _log.warning("lease not given up", exc_info=True, extra={"context": context})

@@ -295,6 +295,19 @@ def test_planners_after_the_first_are_forked(forking: Spark) -> None:
     assert not is_gone(planners[2].pid)
 
 
+def test_a_planner_that_was_given_up_as_it_started_ends_quietly(
+    forking: Spark, tmp_path: Path
+) -> None:
+    """A query that is stopped early takes its socket away; nobody has to read of that."""
+    environment = {"PYTHON_WORKER_FACTORY_SOCK_PATH": str(tmp_path / "gone")}
+    given_up = subprocess.run(
+        [sys.executable, "-m", PLANNER],
+        env=forking.environment(**environment),
+        capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (given_up.returncode, given_up.stderr) == (1, b"")
+
+
 def test_a_planner_and_its_fork_end_together(forking: Spark) -> None:
     """Whichever of the two is killed: Spark knows the one, and talks to the other."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):

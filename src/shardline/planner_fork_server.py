@@ -163,8 +163,9 @@ def _plan(connection: socket.socket, begun: Mapping[str, str]) -> int:
         status = 0
     except SystemExit as end:
         status = end.code & 0xFF if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - as the interpreter would at the end of a program
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - as the interpreter would at the end of a program
+        if not _is_given_up(error):
+            sys.excepthook(*sys.exc_info())
     # Whoever reads it is gone at once: this process has a right to end in order.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     try:
@@ -172,6 +173,21 @@ def _plan(connection: socket.socket, begun: Mapping[str, str]) -> int:
     except OSError:
         return FAILED
     return status
+
+
+def _is_given_up(error: BaseException) -> bool:
+    """True if the JVM has taken away the socket at which it had waited for this planner.
+
+    It does when a query is stopped as it starts. A traceback of it would be on the terminal of a
+    session that has ended in order.
+    """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - imported by now, with the planner
+
+    return (
+        isinstance(error, PySparkRuntimeError)
+        and error.getCondition() == "CANNOT_OPEN_SOCKET"
+        and isinstance(error.__context__, FileNotFoundError)
+    )
 
 
 def _receive(connection: socket.socket) -> tuple[list[int], dict[str, Any]]:
