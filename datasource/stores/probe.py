@@ -43,6 +43,7 @@ __all__ = [
     "ensure_location",
     "ensure_same_location",
     "find_leftover",
+    "has_objects_of_shard",
     "lost_log",
     "refuse_location",
 ]
@@ -54,6 +55,12 @@ IfMissing: TypeAlias = Literal["refuse", "create"]
 
 _OF_A_LOG: Final = re.compile(r"floor/[0-7][0-9a-f]{15}|rollup/[0-7][0-9a-f]{15}-.+")
 """Objects below a shard's directory that are only written where its log is."""
+
+_KINDS: Final = ("log", "part", "floor", "rollup")
+"""Directories of a shard."""
+
+_LOOKED_AT_MAX: Final = 50
+"""Directories in which a location is looked for where there is none."""
 
 _RECORD: Final = re.compile(r"log/[0-7][0-9a-f]{15}")
 """A record of a shard's log, below the shard's directory."""
@@ -161,6 +168,17 @@ def refuse_location(location: Location, directory: str) -> None:
         )
 
 
+def has_objects_of_shard(objects: Objects, directory: str) -> bool:
+    """True if there is something where a shard has it: what any folder with folders has not.
+
+    Args:
+        objects: The store, from the root of a location.
+        directory: Below it.
+    """
+    places = (f"{directory}/{kind}/" for kind in _KINDS)
+    return any(True for place in places for _ in objects.entries(place, limit=1))
+
+
 def find_leftover(location: Location, directory: str, before_ms: int) -> str | None:
     """The key of an object that was written for a shard which had a log; None if there is none.
 
@@ -216,6 +234,7 @@ def _not_found(objects: Objects) -> InvalidUsage:
         f"there is no location at '{objects.url}'",
         code="LOCATION_NOT_FOUND",
         hint=_shard_hint(objects)
+        or _location_hint(objects)
         or "check the URL; the first writer creates a location, a reader never does",
     )
 
@@ -361,3 +380,13 @@ def _not_atomic(objects: Objects, observed: str) -> InvalidUsage:
         hint="two writers could both believe that they committed; use a local disk, AWS S3, or a "
         "server that implements If-None-Match",
     )
+
+
+def _location_hint(objects: Objects) -> str:
+    """The hint where a location is one folder further down: the shard's name was left out."""
+    with suppress(ShardError):
+        for directory in objects.directories()[:_LOOKED_AT_MAX]:
+            if directory and objects.get(f"{directory}/{MARKER}") is not None:
+                below = f"{objects.url}/{directory}"
+                return f"'{below}' is a location; the path of a shard is '{below}/SHARD'"
+    return ""

@@ -56,7 +56,7 @@ from shardline.datasource.inspect.fsck.log import ShardObjects
 from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
 from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
 from shardline.datasource.stores.objects import Objects
-from shardline.datasource.stores.probe import ensure_location
+from shardline.datasource.stores.probe import ensure_location, has_objects_of_shard
 from shardline.datasource.stores.shard_names import (
     is_shard_directory,
     names_hint,
@@ -169,7 +169,11 @@ def _check_marker(objects: Objects, clock: Clock, directories: list[str], found:
     except Corrupt as error:
         found.add("MARKER_DAMAGED", "_shardline", error.detail)
     except InvalidUsage as error:
-        if error.code != "LOCATION_NOT_FOUND" or not any(map(is_shard_directory, directories)):
+        # Any folder has folders. Of a location without its marker shards are left.
+        shards = filter(is_shard_directory, directories)
+        if error.code != "LOCATION_NOT_FOUND" or not any(
+            has_objects_of_shard(objects, directory) for directory in shards
+        ):
             raise
         found.add("MARKER_MISSING", "_shardline", f"'_shardline' at '{objects.url}' is not there")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_reader_never_creates_a_location(place: Place) -> None:
         with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_FOUND\] there is no location at"):
             open_location(place.url, place.options, clock=SharedClock(), ids=SystemIds())
     assert list(place.objects().entries("")) == []
+
+
+def test_a_reader_is_led_to_the_location_further_down(shared_place: Place) -> None:
+    """The path of a shard has its name behind that of the location, which is easily left out."""
+    below = replace(shared_place, url=f"{shared_place.url}/shards").open().url
+    with pytest.raises(InvalidUsage, match="LOCATION_NOT_FOUND") as refused:
+        open_location(shared_place.url, shared_place.options, clock=SharedClock(), ids=SystemIds())
+    assert refused.value.hint == f"'{below}' is a location; the path of a shard is '{below}/SHARD'"
 
 
 def test_creators_that_race_agree_on_one_location(memory_place: Place) -> None:

@@ -492,6 +492,16 @@ def test_an_empty_place_is_no_location() -> None:
         check_location(world.objects(), world.clock)
 
 
+def test_a_folder_of_other_things_is_no_location_either() -> None:
+    """It has folders, whose names shards could have, and none of what shards have in theirs."""
+    world = World()
+    world.objects().delete("_shardline")
+    for key in ("landing/a.csv", "spark/log", "spark/logs/x", "project/orders/part.sql"):
+        world.objects().put(key, b"x")
+    with pytest.raises(InvalidUsage, match="LOCATION_NOT_FOUND"):
+        check_location(world.objects(), world.clock)
+
+
 def test_progress_counts_records_and_parts(lake: Lake) -> None:
     """Whoever waits sees which shard it is at, and that it moves."""
     seen: list[tuple[str, int]] = []
