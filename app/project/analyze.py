@@ -20,9 +20,11 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -74,6 +76,11 @@ from shardline.app.storage.formats import (
 from shardline.datasource.errors import InvalidUsage, nearest_name
 
 __all__ = ["AnalysedObject", "Analysis", "analyse"]
+
+_NEAR: Final = re.compile(r"(?<=^syntax error )at or near '[^']*'")
+"""The place in a message of Spark's parser."""
+
+_TOKEN: Final = re.compile(r"\w+|\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +441,11 @@ def _spark_problem(
     for name, view in views:
         message, hint = message.replace(view, name), hint.replace(view, name)
     shift = 0 if problem.offset is None else bound.origin(problem.offset)
+    if problem.offset is not None and one.query is not None:
+        # It may be a word that was put into the text with the name of a view.
+        met = _TOKEN.match(one.query.text, shift)
+        if met is not None:
+            message = _NEAR.sub(lambda _: f"at or near '{met[0]}'", message)
     return one.problem("query", problem.code, message, hint, shift)
 
 

@@ -65,6 +65,18 @@ class Clauses:
     spots: dict[str, int] = field(default_factory=dict)
 
 
+_MISPLACED: Final = {
+    ("", "CREATE"): "close the statement before it with ;",
+    ("", "."): "a name has one part: there are no schemas",
+    ("source", "("): "columns stand in SCHEMA (name TYPE, …)",
+    ("source", "FROM"): "the format stands behind USING",
+    ("source", "LOCATION"): "the folder is an option: OPTIONS (path '…')",
+    ("sink", "LOCATION"): "the folder is an option: OPTIONS (path '…')",
+    ("view", "("): "columns get their names in the query: SELECT a AS x",
+}
+"""What to do about a word that starts no clause, by the kind of the statement, or for all kinds."""
+
+
 def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "") -> Clauses:
     """Read the clauses up to the end of the statement, or up to the word `until`.
 
@@ -82,8 +94,11 @@ def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "
         offset = cursor.offset
         words = (*known, until) if until else known
         if cursor.word not in known:
+            met = cursor.written[1:-1].upper()
+            hint = _MISPLACED.get((what, met)) or _MISPLACED.get(("", met))
             raise cursor.wrong(
-                f"{cursor.written} starts no clause of a {what}", did_you_mean(cursor.word, words)
+                f"{cursor.written} starts no clause of a {what}",
+                hint or did_you_mean(cursor.word, words),
             )
         word = cursor.word
         cursor.skip()
@@ -110,7 +125,10 @@ def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
         if cursor.symbol(TokenType.R_PAREN):
             return names
         if not cursor.symbol(TokenType.COMMA):
-            raise cursor.wrong(f"expected , or ) in {what}, found {cursor.written}")
+            raise cursor.wrong(
+                f"expected , or ) in {what}, found {cursor.written}",
+                "name columns alone: what is computed, or has an order, is for the query of a view",
+            )
 
 
 def check_new(name: str, known: Iterable[str], offset: int, what: str) -> None:

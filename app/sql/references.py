@@ -193,19 +193,41 @@ def _parsed(tokens: list[Token], text: str) -> exp.Expr:
 
 def _parse_problem(error: ParseError, tokens: list[Token]) -> TextProblem:
     first = error.errors[0] if error.errors else {}
-    line, column = first.get("line"), first.get("col")
-    found = [token for token in tokens if token.line == line and token.col == column]
-    offset = found[0].start if found else tokens[-1].end + 1
-    message = str(first.get("description") or "the query is not understood").rstrip(".")
-    shown = str(first.get("highlight") or "")
+    where = first.get("line"), first.get("col")
+    place = next((n for n, token in enumerate(tokens) if (token.line, token.col) == where), None)
+    offset = tokens[-1].end + 1 if place is None else tokens[place].start
+    message = _without_internals(
+        str(first.get("description") or "the query is not understood").rstrip("."),
+        str(first.get("highlight") or ""),
+    )
+    return TextProblem(offset, message, _hint(tokens, place))
+
+
+def _without_internals(message: str, shown: str) -> str:
+    """An error of the parser without the names of its classes, and with the token that it is at."""
+    if message.startswith("Invalid expression") and shown:
+        return f"'{shown}' is not expected here"
+    if message.startswith("Required keyword") and shown:
+        return f"something is missing behind '{shown}'"
+    message = message.partition(" but got ")[0]
     at = f" at '{shown}'" if shown else ""
-    return TextProblem(offset, f"{message[:1].lower()}{message[1:]}{at}", _hint(tokens))
+    return f"{message[:1].lower()}{message[1:]}{at}"
 
 
-def _hint(tokens: list[Token]) -> str:
+def _hint(tokens: list[Token], place: int | None = None) -> str:
+    """What to do about a token that is not expected; `place` is its index, None if unknown."""
     if any(token.token_type is TokenType.PIPE_GT for token in tokens):
         return "some operators behind |> are not known here: write them as a subquery"
-    return "a query is Spark's SQL"
+    words = () if place is None else [one.text.upper() for one in tokens[: place + 1]]
+    match words:
+        case [*_, "CREATE"]:
+            return "close the statement before it with ;"
+        case [*_, "RETAIN", "HISTORY"] | [*_, "COMMENT", _]:
+            return "COMMENT and RETAIN HISTORY of a view stand before its AS"
+        case [*_, "AS", "OF", _]:
+            return "a view has its contents at every time: AS OF is for those who read it"
+        case _:
+            return "a query is Spark's SQL"
 
 
 def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:

@@ -284,7 +284,7 @@ class Cursor:
     def open(self, what: str) -> None:
         """Step over an opening parenthesis."""
         if not self.symbol(TokenType.L_PAREN):
-            raise self.wrong(f"expected ( after {what}, found {self.written}")
+            raise self.wrong(f"expected ( after {what}, found {self.written}", f"write {what} (…)")
 
     def name(self, what: str) -> str:
         """Step over a name and return it as written, without its backticks."""

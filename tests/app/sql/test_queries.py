@@ -98,7 +98,7 @@ def test_binding_changes_references_and_nothing_else(text: str, bound: str) -> N
 
 def test_what_is_no_query_cannot_be_bound() -> None:
     """A description's query always is one; another caller is told."""
-    with pytest.raises(InvalidProject, match="invalid expression"):
+    with pytest.raises(InvalidProject, match="is not expected here"):
         bind("WITH a AS (SELECT 1) SELECT * FROM a FROM", NAMES)
 
 
