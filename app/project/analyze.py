@@ -74,6 +74,7 @@ from shardline.app.storage.formats import (
     unknown_options,
 )
 from shardline.datasource.errors import InvalidUsage, nearest_name
+from shardline.datasource.schema import DIFF
 
 __all__ = ["AnalysedObject", "Analysis", "analyse"]
 
@@ -279,7 +280,10 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
         raise _ObjectRefused(one.problem("columns", error.code, error.detail, error.hint)) from None
     flaw = find_columns_problem(schema, names_of(schema)) or find_taken_name(read.schema)
     if flaw is not None:
-        raise _ObjectRefused(one.problem("columns", *flaw))
+        code, message, hint = flaw
+        if code == "RESERVED_COLUMN" and source.envelope == "none" and DIFF in names_of(schema):
+            hint = "write ENVELOPE DIFF if it says by how many copies a row changes, or rename it"
+        raise _ObjectRefused(one.problem("columns", code, message, hint))
     kept = catalyst.ddl(read.schema) if read.must_be_given else ""
     description = replace(source, schema=kept, key=_key(one, schema))
     _check_roles(one, description, read.schema)

@@ -21,10 +21,18 @@ from shardline.app.sql.problems import Problem
 from shardline.app.sql.spark_errors import SparkProblem
 from shardline.app.storage.formats import path_option
 
-__all__ = ["invalid_option", "unreachable_problem", "value_problem"]
+__all__ = ["HOME_HINT", "invalid_option", "unreachable_problem", "value_problem"]
+
+HOME_HINT: Final = (
+    "write the whole path: it would be a folder named ~, as only a shell knows another"
+)
+"""What to do about a path that begins as in a shell."""
 
 _OURS: Final = frozenset({"INVALID_OPTION", "INVALID_SETTING", "UNKNOWN_OPTION", "MISSING_OPTION"})
 """Codes of errors of our own data source, which name the option and say what to do."""
+
+_PATTERN_REFUSED: Final = "INCONSISTENT_BEHAVIOR_CROSS_VERSION"
+"""Beginning of codes of patterns that an older Spark took; the messages are about its upgrade."""
 
 _BARE: Final = "for input string"
 """Beginning of messages of Java for a text that is no number, and of Scala for no boolean."""
@@ -53,6 +61,8 @@ def invalid_option(one: WrittenObject, option: str, problem: SparkProblem) -> Pr
     hint = f"see Spark's page on the format '{described.format}'"
     if not problem.message.lower().startswith(_BARE):
         hint = f"{problem.message[:1].lower()}{problem.message[1:]}"
+    if problem.code.startswith(_PATTERN_REFUSED):
+        hint = "Spark reads no times by this pattern: see its page on datetime patterns"
     return value_problem(one, option, described.options[option], hint)
 
 
@@ -77,5 +87,7 @@ def unreachable_problem(
     hint = "create the folder, or correct the path"
     if "://" not in path and not Path(path).is_absolute():
         hint += f": it counts from '{Path.cwd()}'"
+    if path.startswith("~"):
+        hint = HOME_HINT
     what = f"source '{one.name}' reads '{path}', which is not there"
     return one.problem("option path", "PATH_NOT_FOUND", what, hint)

@@ -17,7 +17,7 @@ import json
 from typing import Final
 
 from shardline.app.project.columns import names_of
-from shardline.app.project.option_problems import invalid_option, value_problem
+from shardline.app.project.option_problems import HOME_HINT, invalid_option, value_problem
 from shardline.app.project.statements import WrittenObject
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
@@ -33,6 +33,9 @@ _UPDATE_FIELDS: Final = [
     {"name": TS, "type": "long", "nullable": False, "metadata": {}},
     {"name": DIFF, "type": "long", "nullable": False, "metadata": {}},
 ]
+
+_UPPER: Final = "_upper"
+"""The column that Spark makes of the folders of a sink's micro-batches."""
 
 _PARTITION_HINT: Final = "divide by columns of numbers, texts or dates, and leave one for the files"
 
@@ -65,7 +68,8 @@ def find_row_problems(
     except PySparkException as error:
         problem = read_spark_error(error, "")
     else:
-        return _writer_problems(catalyst, one, sink, columns)
+        taken = _taken_column(one, names_of(columns))
+        return [taken] if taken is not None else _writer_problems(catalyst, one, sink, columns)
     what = f"sink '{one.name}' cannot write '{sink.on}': {problem.message}"
     return [one.problem("on", problem.code, what, problem.hint)]
 
@@ -99,6 +103,17 @@ def _writer_problems(
     return [one.problem("format", problem.code, what, hint)]
 
 
+def _taken_column(one: WrittenObject, columns: list[str]) -> Problem | None:
+    """The problem of a column that readers of the folder would get something else for."""
+    if _UPPER not in {name.lower() for name in columns}:
+        return None
+    what = (
+        f"sink '{one.name}' writes a column '{_UPPER}', and Spark reads another one from the names "
+        "of the folders of its micro-batches"
+    )
+    return one.problem("on", "RESERVED_NAME", what, "make a view that has another name for it")
+
+
 def find_target_problem(
     catalyst: Catalyst, one: WrittenObject, sink: SinkDescription
 ) -> Problem | None:
@@ -112,6 +127,8 @@ def find_target_problem(
     path = path_option(sink.options)
     if sink.format not in FILES or path is None:
         return None
+    if path.startswith("~"):
+        return value_problem(one, "path", path, HOME_HINT)
     problem = catalyst.sink_options.find_folder_problem(path)
     if problem is None:
         return None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["SourceOptions"]
 
 _EXECUTION: Final = "org.apache.spark.sql.execution"
+_UTIL: Final = "org.apache.spark.sql.catalyst.util"
 
 _FILES: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 """Formats of files, which Spark streams by one source with options of its own."""
@@ -71,7 +72,12 @@ class SourceOptions:
         """The first option of a format of files that Spark's parsers refuse; None if none is."""
         if name.lower() not in _FILES:
             return None
-        for parse in (self._parse_file_stream, lambda given: self._parse_rows(name, given)):
+        parsers = (
+            self._parse_file_stream,
+            lambda given: self._parse_rows(name, given),
+            self._parse_patterns,
+        )
+        for parse in parsers:
             problem = find_refusal(parse, options)
             if problem is not None:
                 return InvalidOption(find_culprit(parse, options, problem, _PLACES), problem)
@@ -126,6 +132,15 @@ class SourceOptions:
     def _parse_file_stream(self, options: Mapping[str, str]) -> None:
         parser = java_class(self._spark, f"{_EXECUTION}.streaming.runtime.FileStreamOptions")
         parser(scala_map(self._spark, options))
+
+    def _parse_patterns(self, options: Mapping[str, str]) -> None:
+        """Let Spark take patterns of times, as it does at the first row that has one."""
+        utc = java_class(self._spark, "java.time.ZoneOffset").UTC
+        for option, pattern in options.items():
+            if option.lower() in {"timestampformat", "timestampntzformat"}:
+                java_class(self._spark, f"{_UTIL}.TimestampFormatter").apply(pattern, utc, True)
+            elif option.lower() == "dateformat":
+                java_class(self._spark, f"{_UTIL}.DateFormatter").apply(pattern, True)
 
     def _parse_rows(self, name: str, options: Mapping[str, str]) -> None:
         """Let a format parse its options, as it does first when it infers columns from files."""

@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
@@ -77,15 +78,21 @@ ADDED: Final = "_shardline_"
 """Beginning of the names of columns that a source's rows get while they are read, in lower case."""
 
 _PACKAGES: Final = {
-    "avro": ("org.apache.spark.sql.v2.avro.AvroDataSourceV2", "org.apache.spark:spark-avro_2.13"),
-    "delta": ("org.apache.spark.sql.delta.sources.DeltaDataSource", "io.delta:delta-spark_2.13"),
+    "avro": (
+        "org.apache.spark.sql.v2.avro.AvroDataSourceV2",
+        "org.apache.spark:spark-avro_2.13:{spark}",
+    ),
+    "delta": (
+        "org.apache.spark.sql.delta.sources.DeltaDataSource",
+        "io.delta:delta-spark_2.13:VERSION",
+    ),
     "iceberg": (
         "org.apache.iceberg.spark.source.IcebergSource",
-        "org.apache.iceberg:iceberg-spark-runtime of this version of Spark",
+        "org.apache.iceberg:iceberg-spark-runtime-…:VERSION, that of this version of Spark",
     ),
     "kafka": (
         "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-        "org.apache.spark:spark-sql-kafka-0-10_2.13",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}",
     ),
 }
 """Formats that are not in Spark: a class to look for on the class path, and its package."""
@@ -191,6 +198,7 @@ _NEEDED: Final[Mapping[Use, Mapping[str, tuple[tuple[tuple[str, ...], str], ...]
     "source": {
         **dict.fromkeys((*FILES, "binaryFile"), (_FOLDER,)),
         "xml": (_FOLDER, _ROW),
+        "socket": ((("host",), "the machine to connect to"), (("port",), "the port there")),
         "kafka": (
             _BROKERS,
             (("subscribe", "subscribePattern", "assign"), "the topics: subscribe 'one,two'"),
@@ -277,7 +285,15 @@ def canonical_format(name: str) -> str:
 
 def package_of(name: str) -> tuple[str, str] | None:
     """The class and the package of a format that is not in Spark; None for all others."""
-    return _PACKAGES.get(canonical_format(name))
+    found = _PACKAGES.get(canonical_format(name))
+    if found is None:
+        return None
+    # Without a version Spark takes none; those that come with Spark have its own.
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        version = "VERSION"
+    return found[0], found[1].format(spark=version)
 
 
 def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[str, str]]:
@@ -320,7 +336,12 @@ def invalid_values(name: str, options: Mapping[str, str]) -> list[tuple[str, str
         ]
     if canonical_format(name) not in FILES:
         return []
-    return [
+    empty = [
+        (option, "the text between two columns: one character or more")
+        for option, value in options.items()
+        if option.lower() in {"sep", "delimiter"} and not value
+    ]
+    return empty + [
         (option, f"one of {', '.join(allowed)}")
         for option, value in options.items()
         if (allowed := _VALUES.get(option.lower()))

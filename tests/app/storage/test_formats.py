@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 
 from shardline.app.protocol.objects import Envelope, SinkDescription
@@ -114,6 +115,7 @@ def test_sinks_that_cannot_work(
         ("foreachBatch", "sink", [], "function"),
         ("org.own.Format", "source", [], ""),
         ("rate", "source", [], ""),
+        ("socket", "source", ["host"], "port"),
     ],
 )
 def test_what_a_format_needs_is_missed(
@@ -127,6 +129,10 @@ def test_what_a_format_needs_is_missed(
 def test_values_that_spark_would_replace_are_refused() -> None:
     """Its parser takes an unknown mode for PERMISSIVE, and a rebase mode is read with the rows."""
     given = {"Mode": "ignore", "wholetext": "TRUE", "int96RebaseMode": "x", "sep": "x"}
+    assert [option for option, _ in invalid_values("csv", {"Sep": "", "delimiter": ""})] == [
+        "Sep",
+        "delimiter",
+    ]
     assert [option for option, _ in invalid_values("csv", given)] == ["Mode", "int96RebaseMode"]
     assert invalid_values("org.own.Format", given) == []
 
@@ -168,3 +174,5 @@ def test_packages_are_named() -> None:
     found = package_of("Kafka")
     assert found is not None
     assert "spark-sql-kafka" in found[1]
+    # As `--packages` takes it: Spark refuses one without a version.
+    assert found[1].endswith(f":{pyspark.__version__}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from shardline.app.project.option_problems import HOME_HINT
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.storage.formats import ONLY_READ
@@ -26,6 +27,7 @@ def check(spark: SparkSession, folder: Path, *sinks: str) -> CheckedProject:
     (folder / "in").mkdir()
     text = f"CREATE SOURCE t USING json OPTIONS (path '{folder}/in') SCHEMA ({COLUMNS});\n"
     text += "CREATE MATERIALIZED VIEW v AS SELECT a, s FROM t;\n"
+    text += "CREATE MATERIALIZED VIEW u AS SELECT a AS _UPPER FROM t;\n"
     text += "\n".join(f"CREATE SINK k{n} FROM {sink};" for n, sink in enumerate(sinks))
     return Project.parse({"p.sql": text}).check(spark)
 
@@ -56,6 +58,9 @@ def test_each_is_refused_at_its_option(spark: SparkSession, tmp_path: Path) -> N
             "encoding 'foo'": ("option 'encoding' cannot be 'foo'", "utf-8"),
         },
         "v USING orc": {"compression 'gzip'": ("'compression' cannot be 'gzip'", "zlib")},
+        "u USING json": {
+            "interval '1s'": ("sink 'k14' writes a column '_upper'", "another name for it")
+        },
         "t USING csv": {"header 'true'": ("cannot write the rows of sink", "make a view")},
     }
     cases = [
@@ -72,7 +77,7 @@ def test_each_is_refused_at_its_option(spark: SparkSession, tmp_path: Path) -> N
         assert hint in problem.hint, sink
         assert problem.place is not None
         at = problem.place.text[problem.place.column - 1 :]
-        assert at.startswith((option.split()[0], "csv")), sink
+        assert at.startswith((option.split()[0], "csv", "u USING")), sink
     assert list(tmp_path.rglob("*")) == [tmp_path / "in"], "a check has written where a sink writes"
 
 
@@ -100,6 +105,7 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         "v USING parquet OPTIONS (path 'foo://x/y')",
         "v USING parquet OPTIONS (path '')",
         f"v USING parquet OPTIONS (path '{tmp_path}/new/below')",
+        "v USING parquet OPTIONS (path '~/out')",
     ]
     unreachable = check(spark, tmp_path, *sinks).unreachable
     assert {name: (one.message, one.hint) for name, one in unreachable.items()} == {
@@ -112,6 +118,7 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         },
         "k2": ("option 'path' cannot be 'foo://x/y'", 'No FileSystem for scheme "foo"'),
         "k3": ("option 'path' cannot be ''", "can not create a Path from an empty string"),
+        "k5": ("option 'path' cannot be '~/out'", HOME_HINT),
     }
 
 
@@ -279,3 +286,54 @@ def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
         f"OPTIONS (path '{tmp_path}-out', partitionBy 'n,_DIFF');"
     )
     assert Project.parse({"p.sql": text}).check(session).descriptions.keys() == {"t", "k"}
+
+
+@pytest.mark.parametrize(
+    ("source", "at", "expected"),
+    [
+        ("csv O (path 'in', timestampFormat 'qqqqqqq') S (t TIMESTAMP)", "timestamp", ("", "qqq")),
+        (
+            "json O (path 'in', dateFormat 'YYYY') S (d DATE)",
+            "dateFormat",
+            ("'YYYY'", "datetime pat"),
+        ),
+        ("csv O (path 'in', sep '') S (a INT)", "sep", ("option 'sep' cannot be ''", "one char")),
+        ("csv O (path '~/in') S (a INT)", "path", ("'~/in', which is not there", HOME_HINT)),
+        ("csv O (path 'in') S (a INT, _diff INT)", "a INT", ("'_diff'", "write ENVELOPE DIFF")),
+        ("counter O (maxCardinality '3')", "s USING", ("'_diff'", "write ENVELOPE DIFF")),
+    ],
+)
+def test_a_source_that_could_read_no_row_is_refused(
+    spark: SparkSession, tmp_path: Path, source: str, at: str, expected: tuple[str, str]
+) -> None:
+    """Its first row was an error, or its file was called damaged."""
+    text = source.replace(" O (", " OPTIONS (").replace(" S (", " SCHEMA (")
+    text = f"CREATE SOURCE s USING {text};".replace("'in'", f"'{tmp_path}'")
+    project = Project.parse({"p.sql": text})
+    try:
+        (problem,) = project.check(spark).unreachable.values()
+    except InvalidProject as error:
+        (problem,) = error.problems
+    assert problem.place is not None
+    assert problem.place.text[problem.place.column - 1 :].startswith(at)
+    message, hint = expected
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_patterns_of_times_that_spark_knows_are_taken(spark: SparkSession, tmp_path: Path) -> None:
+    """With optional parts and texts, for all types."""
+    patterns = {
+        "timestampFormat": "yyyy-MM-dd''T''HH:mm:ss[.SSS][X]",
+        "timestampNTZFormat": "dd/MM/yyyy HH:mm",
+        "dateFormat": "E d MMM yyyy",
+    }
+    options = ", ".join(f"{name} '{pattern}'" for name, pattern in patterns.items())
+    text = f"CREATE SOURCE s USING csv OPTIONS (path '{tmp_path}', {options})"
+    project = Project.parse({"p.sql": f"{text} SCHEMA (t TIMESTAMP, n TIMESTAMP_NTZ, d DATE);"})
+    # `E` is refused by Spark in patterns that are parsed, as days of a week mean no date.
+    assert project.problems == []
+    with pytest.raises(InvalidProject, match="option 'dateFormat' cannot be 'E d MMM yyyy'"):
+        project.check(spark)
+    text = text.replace("E d", "d")
+    assert Project.parse({"p.sql": f"{text} SCHEMA (d DATE);"}).check(spark).unreachable == {}
