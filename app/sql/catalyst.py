@@ -284,6 +284,8 @@ class Catalyst:
             unreadable = check.find_unreadable(name, given)
             if unreadable is not None:
                 raise RefusedBySpark(unreadable)
+            if name == "shard":
+                return self._of_shard(check, options, given)
             return SourceColumns(given, True, _not_there(check.open_stream(name, options, ddl)))
         if name.lower() in _GUESSING:
             what = f"format '{name}' has no columns of its own"
@@ -296,6 +298,16 @@ class Catalyst:
         with _refusing(""):
             read = self._spark.read.format(name).options(**options).load()
         return SourceColumns(str(read.schema.json()), must_be_given=True)
+
+    def _of_shard(
+        self, check: SourceOptions, options: Mapping[str, str], given: str
+    ) -> SourceColumns:
+        """The columns of a shard of which some are given, with which Spark does not open it."""
+        own = check.open_stream("shard", options, "")
+        unlike = check.find_unlike(own, given) if isinstance(own, str) else None
+        if unlike is not None:
+            raise RefusedBySpark(unlike)
+        return SourceColumns(given, True, _not_there(own))
 
     def _guess(self, name: str, options: Mapping[str, str]) -> str:
         """A hint for the columns of files: Spark's guess from those that are there."""

@@ -28,6 +28,7 @@ from shardline.app.sql.format_calls import (
     new_format,
     scala_map,
 )
+from shardline.app.sql.problems import did_you_mean
 from shardline.app.sql.spark_errors import SparkProblem
 from shardline.datasource.frames import scala_sequence
 from shardline.datasource.java_names import java_class
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["SourceOptions"]
 
 _EXECUTION: Final = "org.apache.spark.sql.execution"
+_SHARD_HINT: Final = "a shard says what it has: leave out SCHEMA, and cast in a view"
+
 _UTIL: Final = "org.apache.spark.sql.catalyst.util"
 
 _FILES: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -107,6 +110,25 @@ class SourceOptions:
 
         found = find_refusal(verify, {})
         return found and replace(found, hint=found.hint or _TYPES_HINT, offset=0)
+
+    def find_unlike(self, own: str, given: str) -> SparkProblem | None:
+        """The reason why a shard has no rows with such columns; None if it may have.
+
+        Args:
+            own: Its columns in Spark's JSON.
+            given: Some of them, as they are written.
+        """
+        known = {field["name"]: field["type"] for field in json.loads(own)["fields"]}
+        for field in json.loads(given)["fields"]:
+            name, kind = field["name"], field["type"]
+            if name not in known:
+                what = f"the shard has no column '{name}'"
+                return SparkProblem("UNKNOWN_COLUMN", what, did_you_mean(name, known), 0)
+            # Of nested types what may be NULL is written otherwise, and is no difference.
+            if isinstance(kind, str) and kind != known[name]:
+                what = f"column '{name}' of the shard is {known[name]}, and not {kind}"
+                return SparkProblem("WRONG_TYPE", what, _SHARD_HINT, 0)
+        return None
 
     def open_stream(self, name: str, options: Mapping[str, str], ddl: str) -> str | InvalidOption:
         """Open a source as a stream, which Spark analyses and does not start.

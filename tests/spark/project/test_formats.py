@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -14,6 +15,8 @@ from shardline.app.sql.problems import InvalidProject
 from shardline.app.storage.formats import ONLY_READ
 from shardline.app.storage.generators import FORMATS as GENERATORS
 from shardline.app.storage.sinks.others import register_function
+from shardline.datasource.client import ShardClient
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -337,3 +340,32 @@ def test_patterns_of_times_that_spark_knows_are_taken(spark: SparkSession, tmp_p
         project.check(spark)
     text = text.replace("E d", "d")
     assert Project.parse({"p.sql": f"{text} SCHEMA (d DATE);"}).check(spark).unreachable == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("s STRING", None),
+        ("s STRING, m ARRAY<INT>, a INT NOT NULL", None),
+        ("s STRING, b INT", ("the shard has no column 'b'", "known: a, m, s")),
+        ("A INT", ("the shard has no column 'A'", "did you mean 'a'?")),
+        ("a BIGINT", ("column 'a' of the shard is integer, and not long", "a shard says")),
+    ],
+)
+def test_columns_of_a_shard_are_those_that_it_has(
+    spark: SparkSession, tmp_path: Path, columns: str, expected: tuple[str, str] | None
+) -> None:
+    """Some of them, in any order: Spark takes whatever is written, and the source stalled."""
+    schema = pa.schema([("a", pa.int32()), ("s", pa.string()), ("m", pa.list_(pa.int32()))])
+    ShardClient.open(str(tmp_path)).create("t", ShardSchema.from_arrow(schema))
+    text = "CREATE SOURCE s USING shard OPTIONS (path '{}') SCHEMA ({});"
+    project = Project.parse({"p.sql": text.format(tmp_path / "t", columns)})
+    if expected is None:
+        assert project.check(spark).unreachable == {}
+    else:
+        with pytest.raises(InvalidProject) as error:
+            project.check(spark)
+        (problem,) = error.value.problems
+        assert (problem.message, problem.hint[: len(expected[1])]) == expected
+    gone = Project.parse({"p.sql": text.format(tmp_path / "u", columns)}).check(spark).unreachable
+    assert [problem.code for problem in gone.values()] == ["SHARD_NOT_FOUND"]
