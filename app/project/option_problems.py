@@ -21,7 +21,7 @@ from shardline.app.sql.problems import Problem
 from shardline.app.sql.spark_errors import SparkProblem
 from shardline.app.storage.formats import path_option
 
-__all__ = ["HOME_HINT", "invalid_option", "unreachable_problem", "value_problem"]
+__all__ = ["HOME_HINT", "hadoop_hint", "invalid_option", "unreachable_problem", "value_problem"]
 
 HOME_HINT: Final = (
     "write the whole path: it would be a folder named ~, as only a shell knows another"
@@ -66,6 +66,16 @@ def invalid_option(one: WrittenObject, option: str, problem: SparkProblem) -> Pr
     return value_problem(one, option, described.options[option], hint)
 
 
+def hadoop_hint(message: str) -> str:
+    """What to do where Spark has no file system for a URL; "" of other messages."""
+    if 'No FileSystem for scheme "s3"' in message:
+        return (
+            "write s3a://…, and start with --packages org.apache.hadoop:hadoop-aws:VERSION: files "
+            "go through Spark's own file systems, and s3:// is for shards"
+        )
+    return ""
+
+
 def unreachable_problem(
     one: WrittenObject, source: SourceDescription, problem: SparkProblem
 ) -> Problem:
@@ -79,7 +89,8 @@ def unreachable_problem(
     path = path_option(source.options)
     if problem.code != "PATH_NOT_FOUND" or path is None:
         hint = (
-            problem.hint
+            hadoop_hint(problem.message)
+            or problem.hint
             or "the source would stall with this: correct its options, or what it reads"
         )
         what = f"source '{one.name}' cannot be opened: {problem.message}"

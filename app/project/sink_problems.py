@@ -17,7 +17,12 @@ import json
 from typing import Final
 
 from shardline.app.project.columns import names_of
-from shardline.app.project.option_problems import HOME_HINT, invalid_option, value_problem
+from shardline.app.project.option_problems import (
+    HOME_HINT,
+    hadoop_hint,
+    invalid_option,
+    value_problem,
+)
 from shardline.app.project.statements import WrittenObject
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
@@ -134,7 +139,7 @@ def find_target_problem(
         return None
     if problem.code == "NO_FOLDER":
         return one.problem("option path", problem.code, problem.message, problem.hint)
-    return value_problem(one, "path", path, problem.message)
+    return value_problem(one, "path", path, hadoop_hint(problem.message) or problem.message)
 
 
 def _function_problem(one: WrittenObject, sink: SinkDescription) -> Problem | None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from shardline.app.project.option_problems import HOME_HINT
+from shardline.app.project.option_problems import HOME_HINT, hadoop_hint
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.storage.formats import ONLY_READ
@@ -109,6 +109,7 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         "v USING parquet OPTIONS (path '')",
         f"v USING parquet OPTIONS (path '{tmp_path}/new/below')",
         "v USING parquet OPTIONS (path '~/out')",
+        "v USING parquet OPTIONS (path 's3://bucket/out')",
     ]
     unreachable = check(spark, tmp_path, *sinks).unreachable
     assert {name: (one.message, one.hint) for name, one in unreachable.items()} == {
@@ -122,6 +123,10 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         "k2": ("option 'path' cannot be 'foo://x/y'", 'No FileSystem for scheme "foo"'),
         "k3": ("option 'path' cannot be ''", "can not create a Path from an empty string"),
         "k5": ("option 'path' cannot be '~/out'", HOME_HINT),
+        "k6": (
+            "option 'path' cannot be 's3://bucket/out'",
+            hadoop_hint('No FileSystem for scheme "s3"'),
+        ),
     }
 
 
@@ -302,6 +307,7 @@ def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
         ),
         ("csv O (path 'in', sep '') S (a INT)", "sep", ("option 'sep' cannot be ''", "one char")),
         ("csv O (path '~/in') S (a INT)", "path", ("'~/in', which is not there", HOME_HINT)),
+        ("csv O (path 's3://b/in') S (a INT)", "OPTIONS", ('scheme "s3"', "write s3a://…")),
         ("csv O (path 'in') S (a INT, _diff INT)", "a INT", ("'_diff'", "write ENVELOPE DIFF")),
         ("counter O (maxCardinality '3')", "s USING", ("'_diff'", "write ENVELOPE DIFF")),
     ],
