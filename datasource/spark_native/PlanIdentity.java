@@ -3,13 +3,18 @@ package shardline_jvm;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
@@ -26,8 +31,9 @@ import scala.collection.Seq;
  * (plan_identity.py).
  *
  * <p>The text has all that a plan was made of: of each operator and expression the class and what
- * its constructor was given, of columns numbers in the order in which they occur. Whatever is not
- * known to be told whole by its text (a function, a relation, rows) leaves the plan without one.
+ * its constructor was given, of columns numbers in the order in which they occur. Names of columns
+ * and tables mean nothing once a plan is analysed: only those of leaves are written. Whatever is
+ * not known to be told whole by its text (a function, a relation, rows) leaves the plan without one.
  *
  * <p>Compiled by Spark's own Janino, which knows no generics.
  */
@@ -77,6 +83,15 @@ public final class PlanIdentity {
       if (item instanceof SubqueryExpression) {
         return false;
       }
+      if (item instanceof SubqueryAlias) {
+        return add(((SubqueryAlias) item).child());
+      }
+      if (item instanceof Alias) {
+        return word("alias") && add(((Alias) item).child()) && named((NamedExpression) item);
+      }
+      if (item instanceof AttributeReference || item instanceof NamedLambdaVariable) {
+        return word("column") && named((NamedExpression) item);
+      }
       if (item instanceof Literal) {
         Literal literal = (Literal) item;
         return word("literal") && add(literal.dataType()) && value(literal.value());
@@ -112,7 +127,7 @@ public final class PlanIdentity {
       Iterator columns = leaf.output().iterator();
       while (columns.hasNext()) {
         Attribute column = (Attribute) columns.next();
-        if (read.containsKey(column.exprId()) && !add(column)) {
+        if (read.containsKey(column.exprId()) && !(word(column.name()) && add(column))) {
           return false;
         }
       }
@@ -129,8 +144,16 @@ public final class PlanIdentity {
         return true;
       }
       // In their second lists of parameters, which are no elements of theirs.
-      NamedExpression named = (NamedExpression) product;
-      return add(named.exprId()) && add(named.metadata());
+      return named((NamedExpression) product);
+    }
+
+    /** Writes of a column what others refer to, and what they get. */
+    private boolean named(NamedExpression named) {
+      Expression value = (Expression) named;
+      return add(named.exprId())
+          && add(value.dataType())
+          && add(Boolean.valueOf(value.nullable()))
+          && add(named.metadata());
     }
 
     private boolean all(String name, int number, Iterator items) {
@@ -153,6 +176,9 @@ public final class PlanIdentity {
               || item instanceof Character
               || item instanceof Enum
               || item instanceof Enumeration.Value;
+      if (item instanceof UTF8String) { // a pattern of LIKE ANY
+        return value(item);
+      }
       if (item instanceof Class) { // whose static method an expression calls
         return isKnown((Class) item) && word("class") && word(((Class) item).getName());
       }
@@ -172,11 +198,13 @@ public final class PlanIdentity {
       if (value instanceof byte[]) {
         return word(Base64.getEncoder().encodeToString((byte[]) value));
       }
+      if (value instanceof UTF8String) { // by its bytes, which need not be valid
+        return value(((UTF8String) value).getBytes());
+      }
       boolean known =
           value == null
               || value instanceof Boolean
               || value instanceof Number
-              || value instanceof UTF8String
               || value instanceof Decimal;
       return known && word(value == null ? "null" : "value") && word(String.valueOf(value));
     }

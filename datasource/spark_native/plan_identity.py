@@ -1,10 +1,11 @@
-"""Tells whether two analysed plans are one and the same, but for the numbers of their columns.
+"""Tells whether two analysed plans are one and the same, but for numbers and names of columns.
 
     plan_identity(spark, plan, leaves)      a text that equal plans have in common, in any session
 
 Spark numbers columns anew whenever it analyses a query, and its own comparison of plans needs both
-of them. A text can be kept, and compared with that of a plan of another
-process. It says of each operator and expression all that it was made of (`PlanIdentity.java`).
+of them. A text can be kept, and compared with that of a plan of another process. It says of each
+operator and expression all that it was made of (`PlanIdentity.java`), but for the names that a
+query gives to columns and tables: analysed expressions refer to columns by numbers.
 
 Invariants:
     Plans with one text give the same rows of the same inputs, in sessions with the same settings.

@@ -217,6 +217,14 @@ DIFFERENT: Final = (
     "s = '5' COLLATE UTF8_LCASE",
     "s LIKE '5'",
     "s LIKE '5' ESCAPE '!'",
+    "s LIKE ANY ('5', '6')",
+    "s LIKE ANY ('5', '7')",
+    "s LIKE ANY (CAST(X'FF' AS STRING))",
+    "s LIKE ANY (CAST(X'FE' AS STRING))",
+    "exists(array(n, k), y -> y > 5)",
+    "exists(array(n, k), y -> y > k)",
+    "exists(array(n, k), y -> n > 5)",
+    "forall(array(n, k), y -> y > 5)",
     "s IN ('a', 'b')",
     "s IN ('a, b')",
     "d > 1.5",
@@ -273,6 +281,23 @@ def test_texts_do_not_depend_on_numbers(tables: SparkSession) -> None:
     query = "SELECT k, x.n + 1 AS m FROM a x JOIN (SELECT k, max(n) n FROM b GROUP BY k) USING (k)"
     assert plan_text(tables, query) == plan_text(tables, query)
     assert plan_text(tables, query) == plan_text(tables, query.replace(" FROM", "\n  FROM"))
+
+
+def test_texts_do_not_depend_on_names_that_a_query_gives(tables: SparkSession) -> None:
+    """Those of tables, columns and parameters; a column of an input is known by its name."""
+    query = (
+        "SELECT o.s, exists(array(o.n), y -> y > v) AS e "
+        "FROM a AS o JOIN (SELECT k, s, n * 2 AS v FROM b) p ON o.k = p.k"
+    )
+    renamed = (
+        "SELECT a.S, exists(array(a.n), one -> one > twice) AS found "
+        "FROM a JOIN (SELECT K, s, n * 2 AS twice FROM b) q ON a.k = q.k"
+    )
+    known = plan_text(tables, query)
+    assert known is not None
+    assert plan_text(tables, renamed) == known
+    for one, other in (("o.s", "p.s"), ("n * 2", "k * 2L"), ("o.k = p", "o.n = p")):
+        assert plan_text(tables, query.replace(one, other)) not in (None, known), other
 
 
 def test_what_is_not_told_whole_has_no_text(tables: SparkSession) -> None:
