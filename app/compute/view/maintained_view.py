@@ -180,8 +180,9 @@ class View:
         """Make the output once; writing is allowed."""
         if not self._is_made:
             # Before: an output that has to be made anew tells nobody of whom its states are.
-            if self.is_replacing():
-                self._states.replace_others()
+            output = self._sink.look()
+            if not output.ours:
+                self._states.replace_others(has_contents=output.upper != 0)
             self._sink.make()
             self._is_made = True
         if self._has_old_functions is None:

@@ -86,6 +86,10 @@ class StateShard:
             return None
         return state
 
+    def is_there(self) -> bool:
+        """True if it is there, whatever it is a state of."""
+        return self._there() is not None
+
     def is_of_a_stranger(self) -> bool:
         """True if it is there, and what has written to it last was no state of any view."""
         state = self._there()

@@ -144,12 +144,22 @@ class ViewStates:
         # First: if a drop fails half way, what is remembered of a state that has gone would be
         # believed of the one that is made in its place.
         self._resting.clear()
-        for shard in self._shards:
+        for shard in self._from_the_last():
             shard.drop()
 
-    def replace_others(self) -> None:
-        """States that are there may be of another definition: those that this one lacks go."""
-        self._replaces = True
+    def _from_the_last(self) -> list[StateShard]:
+        # States are made from the first on, and dropped from the last on: after a kill the first
+        # one is there as long as any is, and tells of the others.
+        return self._shards[::-1]
+
+    def replace_others(self, *, has_contents: bool) -> None:
+        """States that are there may be of another definition: those that this one lacks go.
+
+        Args:
+            has_contents: True if the other one has appended to the output. Where it has not, most
+                often there was none, and no state is looked for but the first.
+        """
+        self._replaces = has_contents or self._shards[0].is_there()
 
     def drop_others(self) -> None:
         """Drop states of another definition, if this one has found none of its own among them."""
@@ -173,7 +183,9 @@ class ViewStates:
             writers = self._names.of(plan)
             for place, shard in enumerate(self._shards):
                 shard.writer = writers[place] if place < len(writers) else ""
-                if self._replaces and shard.last_writer() != shard.writer:
+            for shard in self._from_the_last() if self._replaces else ():
+                # One that has no rows yet tells nobody whose it is.
+                if not shard.writer or shard.last_writer() != shard.writer:
                     shard.drop()
             self._plan, self._replaces = plan, False
         return list(zip(self._shards, plan.states, strict=False))

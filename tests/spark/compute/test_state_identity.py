@@ -11,16 +11,17 @@ import pytest
 from shardline.app.compute.view import state_identity
 from shardline.app.compute.view.change_plan import ChangePlan
 from shardline.app.compute.view.state_identity import StateNames
+from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.protocol.objects import state_shards
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import plan_identity
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.view_world import START, SteppedView, World
+from support.spark.view_world import START, Killed, SteppedView, World
 from support.spark.views import Following, contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -116,6 +117,34 @@ def test_a_definition_without_states_leaves_none(world: World) -> None:
     view.view.advance(world.session, Interval(START + 1, 20, starts=True))
     assert not shards_of(world, "linear")
     assert contents(world.bench.client, "linear", 19) == world.by_spark(after, 19)
+
+
+def test_states_of_a_definition_without_contents_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has made its first state, and no rows of the second, when it ends and is replaced."""
+    nested = CHANGES["gone"][0]
+    for name, after, left in (("fewer", COUNTS, 1), ("none", "SELECT who, id AS n FROM orders", 0)):
+        view = SteppedView(world, name, nested, Following())
+        with monkeypatch.context() as patched:
+            patched.setattr(StateShard, "append", _killed_at_the_second(StateShard.append))
+            with pytest.raises(Killed):
+                view.view.advance(world.session, Interval(START, START + 1, starts=True))
+        assert len(shards_of(world, name)) == 2
+        SteppedView(world, name, after, Following()).step(START, START + 1)
+        assert len(shards_of(world, name)) == left
+        assert contents(world.bench.client, name, START) == world.by_spark(after, START)
+
+
+def _killed_at_the_second(given: Callable[..., bool]) -> Callable[..., bool]:
+    calls = itertools.count(1)
+
+    def append(*args: Any, **more: Any) -> bool:
+        if next(calls) == 2:
+            raise Killed
+        return given(*args, **more)
+
+    return append
 
 
 # --- names -------------------------------------------------------------------------------------
