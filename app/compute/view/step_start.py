@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.compute.view.view_columns import with_times
+from shardline.app.execution.spark_errors import error_line
 from shardline.datasource.frames import struct_of
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from shardline.datasource.state import ShardState
 
 __all__ = ["StepStarts"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -160,9 +164,19 @@ class StepStarts:
         news = find_input_changes(states, lower, known.lower)
         if news.volume.rows >= volume_of_shards(states).rows:
             return
-        step = self.over_changes(known.session, lower, known.lower, news, states)
-        if step is not None:
-            self.states.follow(step)
+        try:
+            step = self.over_changes(known.session, lower, known.lower, news, states)
+            if step is not None:
+                self.states.follow(step)
+        except Exception as error:
+            # The stream holds inputs from its first time on. What they were before may have gone
+            # since it was asked for above; and raised, it would be taken for the stream's own.
+            if "[HISTORY_GONE]" not in str(error):
+                raise
+            _log.info(
+                "states of the definition before are made anew",
+                extra={"context": {"view": self.description.name, "reason": error_line(error)}},
+            )
 
     def _changes(self, session: SparkSession, lower: int, upper: int | None) -> StepChanges:
         changes = StepChanges()

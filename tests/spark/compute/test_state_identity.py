@@ -10,11 +10,13 @@ import pytest
 
 from shardline.app.compute.view import state_identity
 from shardline.app.compute.view.change_plan import ChangePlan
+from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.state_identity import StateNames
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.protocol.objects import state_shards
 from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import plan_identity
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.view_world import START, Killed, SteppedView, World
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from shardline.app.compute.view.state_step import StateStep
 
 pytestmark = pytest.mark.spark
 
@@ -145,6 +149,29 @@ def _killed_at_the_second(given: Callable[..., bool]) -> Callable[..., bool]:
         return given(*args, **more)
 
     return append
+
+
+def test_inputs_may_forget_what_a_state_has_to_follow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing holds what they were before the first time of the new definition's stream."""
+    before, after, _ = CHANGES["having"]
+    view = SteppedView(world, "forgotten", before, Following())
+    view.step(START, START + 1)
+    given, gone = FoundRows.find, iter([True])
+
+    def find(self: FoundRows, step: StateStep, *args: Any) -> Any:
+        if next(gone, False):
+            raise InvalidUsage("orders", code="HISTORY_GONE", hint="read later")
+        return given(self, step, *args)
+
+    monkeypatch.setattr(FoundRows, "find", find)
+    view = SteppedView(world, "forgotten", after, Following())
+    view.view.advance(world.session, Interval(24, 35, starts=True))
+    assert not next(gone, False)
+    view.step(35, 50)
+    for time in (24, 34, 40, 49):
+        assert contents(world.bench.client, "forgotten", time) == world.by_spark(after, time)
 
 
 # --- names -------------------------------------------------------------------------------------
