@@ -262,11 +262,11 @@ def _why_not_kept(node: QueryNode, refused: str) -> str:
     """Why an aggregate is neither added up nor computed anew by key."""
     if not read_sequence(node.plan.groupingExpressions()):
         return f"{refused}, and there is no GROUP BY by which it could be computed anew"
-    # Of a map no view follows, whatever it shows.
-    hint = "" if refused.startswith("groups by ") else _OWN_VIEW
+    if refused.startswith("groups by "):
+        return f"{refused}, which is no key of rows"
     return (
         f"{refused}, whose result the order of rows may decide, and no column that it groups by is "
-        f"a column of the view as it is{hint}"
+        f"a column of the view as it is{_OWN_VIEW}"
     )
 
 

@@ -191,10 +191,11 @@ OBSTACLES: Final = {
     ),
     "SELECT map(who, id) AS m, count(*) AS n FROM orders GROUP BY map(who, id)": (
         "Aggregate by _groupingexpression (count)",
-        (
-            "groups by MAP<STRING, BIGINT>, whose result the order of rows may decide, and no "
-            "column that it groups by is a column of the view as it is"
-        ),
+        "groups by MAP<STRING, BIGINT>, which is no key of rows",
+    ),
+    "SELECT 1 AS one, count(*) AS n FROM orders GROUP BY 1": (
+        "Aggregate by 1 (count)",
+        "groups by a constant, which is no key of rows",
     ),
     "SELECT o.id, p.city FROM orders o FULL JOIN people p ON o.who < p.name": (
         "Join FullOuter on (o.who < p.name)",
