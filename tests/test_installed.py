@@ -435,6 +435,20 @@ def test_a_session_that_runs_with_another_python_is_told_of(
     spark_python.warn_if_too_late()
 
 
+def test_the_python_of_a_jvm_is_that_of_its_environment(elsewhere: Path) -> None:
+    """The driver's own choice comes first; `pythonExec` is that of tasks."""
+    chosen: list[dict[str, str]] = [
+        {"PYSPARK_PYTHON": sys.executable},
+        {"PYSPARK_PYTHON": str(elsewhere), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        {"PYSPARK_PYTHON": str(elsewhere)},
+        {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": str(elsewhere)},
+    ]
+    found = [
+        spark_python.is_python_of_jvm(Context(str(elsewhere), "local[1]", **one)) for one in chosen
+    ]
+    assert found == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("master", "repaired"),
     [("local", True), ("local[2,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],

@@ -74,7 +74,7 @@ _MISPLACED: Final = {
     ("sink", "LOCATION"): "the folder is an option: OPTIONS (path '…')",
     ("view", "("): "columns get their names in the query: SELECT a AS x",
 }
-"""What to do about a word that starts no clause, by the kind of the statement, or for all kinds."""
+"""Hints for a word that starts no clause, by the kind of the statement; "" is for all kinds."""
 
 
 def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "") -> Clauses:

@@ -26,7 +26,7 @@ __all__ = ["HOME_HINT", "hadoop_hint", "invalid_option", "unreachable_problem", 
 HOME_HINT: Final = (
     "write the whole path: it would be a folder named ~, as only a shell knows another"
 )
-"""What to do about a path that begins as in a shell."""
+"""Hint for a path that begins as in a shell."""
 
 _OURS: Final = frozenset({"INVALID_OPTION", "INVALID_SETTING", "UNKNOWN_OPTION", "MISSING_OPTION"})
 """Codes of errors of our own data source, which name the option and say what to do."""

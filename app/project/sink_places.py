@@ -27,7 +27,7 @@ from shardline.app.project.statements import WrittenObject, kind_of
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import SinkDescription, SourceDescription
 from shardline.app.sql.problems import Problem
-from shardline.app.storage.formats import FILES, READ_FILES, path_option
+from shardline.app.storage.formats import FILES, READ_FILES, UPPER, path_option
 
 __all__ = ["check_places"]
 
@@ -36,7 +36,7 @@ _Place: TypeAlias = tuple[str, str]
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
-_SUB_FOLDER: Final = "_upper=1"
+_SUB_FOLDER: Final = f"{UPPER}=1"
 """A name as a sink gives it to the folder of a micro-batch."""
 
 _MICRO_BATCH: Final = ("", f"/{_SUB_FOLDER}", f"/{_SUB_FOLDER}/part.file")

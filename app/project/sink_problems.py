@@ -28,7 +28,7 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.sink_options import PARTITION_BY
-from shardline.app.storage.formats import FILES, path_option
+from shardline.app.storage.formats import FILES, UPPER, path_option
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, TS
 
@@ -38,9 +38,6 @@ _UPDATE_FIELDS: Final = [
     {"name": TS, "type": "long", "nullable": False, "metadata": {}},
     {"name": DIFF, "type": "long", "nullable": False, "metadata": {}},
 ]
-
-_UPPER: Final = "_upper"
-"""The column that Spark makes of the folders of a sink's micro-batches."""
 
 _PARTITION_HINT: Final = "divide by columns of numbers, texts or dates, and leave one for the files"
 
@@ -110,10 +107,10 @@ def _writer_problems(
 
 def _taken_column(one: WrittenObject, columns: list[str]) -> Problem | None:
     """The problem of a column that readers of the folder would get something else for."""
-    if _UPPER not in {name.lower() for name in columns}:
+    if UPPER not in {name.lower() for name in columns}:
         return None
     what = (
-        f"sink '{one.name}' writes a column '{_UPPER}', and Spark reads another one from the names "
+        f"sink '{one.name}' writes a column '{UPPER}', and Spark reads another one from the names "
         "of the folders of its micro-batches"
     )
     return one.problem("on", "RESERVED_NAME", what, "make a view that has another name for it")

@@ -38,6 +38,7 @@ __all__ = [
     "OWN_SINKS",
     "READ_FILES",
     "TIMES_AS_TEXTS",
+    "UPPER",
     "Use",
     "canonical_format",
     "invalid_values",
@@ -73,6 +74,10 @@ ONLY_READ: Final = frozenset(
     {"auction", "binaryFile", "counter", "nexmark", "rate", "rate-micro-batch", "socket"}
 )
 """Formats of sources alone."""
+
+UPPER: Final = "_upper"
+"""Column that Spark makes of the sub-folders of a sink of files, `_upper=<number>`: one for each
+micro-batch."""
 
 ADDED: Final = "_shardline_"
 """Beginning of the names of columns that a source's rows get while they are read, in lower case."""

@@ -84,7 +84,7 @@ public class ShardScanRule extends Rule {
   private static final String PYTHON_TABLE =
       "org.apache.spark.sql.execution.datasources.v2.python.PythonTable";
   private static final String SETTING = "spark.shardline.nativeReads";
-  private static final String EMPTY = "the range is empty"; // in the words of load_plans.py
+  private static final String EMPTY = "the range is empty"; // EMPTY of load_plans.py
   private static final int ROUNDS = 20;
   private static final String OTHER_OPTIONS =
       "[TABLE_WITH_OTHER_OPTIONS] a query reads one table by two sets of options, which differ in ";

@@ -7,8 +7,8 @@ version of Spark and that of Java. Where nothing can be kept each JVM compiles.
 Invariants:
     A class is loaded once in a JVM: py4j finds methods by a class's name, and would call those of
     an older class of the same name on an object of a newer one.
-    What is kept is used only for the very source that it was made of. If it cannot be loaded the
-    source is compiled, as if nothing had been kept.
+    Kept classes are used only for the very source that they were made of. If they cannot be loaded
+    the source is compiled, as if nothing had been kept.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ by the same class with the same options. Everything else that Spark asks of a so
 for Python workers, writers, the planner of a stream) it asks as before.
 
     SparkSession starts ---> offer_driver_source: the source is known, and no process was started
-    load(), save() ---> DriverSource ---> apply: the pickled object and its schema, or a refusal
+    load() ---> DriverSource ---> apply: the pickled object and its schema, or a refusal
 
 Invariants:
     A source that is made here is what the helper process would have made: the pickled object has
@@ -88,7 +88,7 @@ def _modules_of_sources() -> Iterator[str]:
 
 
 class _SourceMaker:
-    """Makes sources for the JVM, which calls it from the thread that loads or saves."""
+    """Makes sources for the JVM, which calls it from the thread that loads."""
 
     def apply(self, asked: str) -> str | None:
         """The source as JSON; or why there is none; None to leave it to a helper process.

@@ -346,6 +346,7 @@ def from_folder_of_jvm(spark: SparkSession, options: Mapping[str, str]) -> dict[
     The Python processes that Spark starts count from there, and this one may have gone elsewhere
     since: both would have another shard by one name.
     """
+    # From any folder a relative path is another text. The JVM is asked only where there is one.
     if options_from("", options) == options:
         return dict(options)
     return options_from(java_class(spark, "java.lang.System").getProperty("user.dir"), options)

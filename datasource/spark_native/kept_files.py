@@ -4,7 +4,7 @@ The files are in `__pycache__`, beside what Python keeps of its own work there. 
 cannot be written, or Python was told to keep nothing there, nothing is kept.
 
 Invariants:
-    What is kept is given back only whole: a file that was cut or changed is as good as none.
+    Bytes are given back whole or not at all: a file that was cut or changed is as good as none.
     Of two processes that write at the same time one wins; nobody ever sees half a file.
 """
 

@@ -54,6 +54,11 @@ SMALL_ROWS: Final = 5_000
 files for 10 to 20 ms of processor time. What was measured is in docs/native-plans.md."""
 
 
+EMPTY: Final = "the range is empty"
+"""Why a range without parts is left. `ShardScanRule.java` knows it by these words: such a range is
+not the first one of a run."""
+
+
 NOT_SETTLED: Final = "the time is not settled yet"
 """Why a read is left that would have to wait for its time: the Python workers' planner waits."""
 
@@ -132,7 +137,7 @@ def plan_micro_batch(
     ]
     own = [one for one in partitions if isinstance(one, ShardPartition)]
     if not own:
-        raise NotNativeError("the range is empty")
+        raise NotNativeError(EMPTY)
     rows = volume_of(planned for one in own for planned in one.parts).rows
     if rows < SMALL_ROWS and not is_first:
         raise NotNativeError("the range is small")

@@ -9,7 +9,7 @@ query gives to columns and tables: analysed expressions refer to columns by numb
 
 Invariants:
     Plans with one text give the same rows of the same inputs, in sessions with the same settings.
-    What is not known to be told whole by its text has none: functions of users, rows of a frame.
+    A plan has no text if one would not say all of it: with functions of users, or rows of a frame.
 """
 
 from __future__ import annotations

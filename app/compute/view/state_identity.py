@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["StateNames"]
 
 _FORM: Final = 1
-"""Of what states have: another one, where the same program shall not mean the same contents."""
+"""Version of what states have: a greater one where the same program means other contents now."""
 
 
 class StateNames:
-    """Names the writers of the states of one definition. Used by one thread at a time."""
+    """Names the writers of the states of one definition. Keeps nothing of a plan."""
 
     def __init__(self, spark: SparkSession, writer: str, inputs: ViewInputs) -> None:
         """For one definition; no I/O.
@@ -60,17 +60,9 @@ class StateNames:
         self._spark = spark
         self._writer = writer
         self._inputs = inputs
-        self._plan: ChangePlan | None = None
-        self._known: tuple[str, ...] = ()
 
     def of(self, plan: ChangePlan) -> tuple[str, ...]:
         """Names of the writers of the states of a plan of the definition, in their order."""
-        if plan is not self._plan:
-            self._known = self._make(plan)
-            self._plan = plan
-        return self._known
-
-    def _make(self, plan: ChangePlan) -> tuple[str, ...]:
         shards = self._inputs.shards_by_name
         known = {name: f"shard {shard}" for name, shard in shards.items()}
         # Of the whole query: Spark's operators are over their own, in which no state is read.

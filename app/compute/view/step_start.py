@@ -162,6 +162,7 @@ class StepStarts:
         if lower is None or any(one.since > Frontier(lower - 1) for one in states):
             return
         news = find_input_changes(states, lower, known.lower)
+        # Else to make them of the inputs, in one job, is no more work.
         if news.volume.rows >= volume_of_shards(states).rows:
             return
         try:

@@ -248,7 +248,7 @@ class _Operators:
 
 
 _OWN_VIEW: Final = "; as a view of its own, with such a column, it follows its changes"
-"""What to do: the view above reads that view, whose rows are what was chosen."""
+"""A way out: the view above reads that view, whose rows are what was chosen."""
 
 _WITHOUT_KEY: Final = "a window over all rows, without PARTITION BY"
 _WINDOW: Final = (

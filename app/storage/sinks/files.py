@@ -60,7 +60,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.formats import EXACT_BLANKS, EXACT_TIMES, TIMES_AS_TEXTS
+from shardline.app.storage.formats import EXACT_BLANKS, EXACT_TIMES, TIMES_AS_TEXTS, UPPER
 from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.clock import IdGenerator
@@ -75,7 +75,7 @@ _OWNER: Final = "_shardline.json"
 _OWNER_COPY: Final = "_shardline-copy.json"
 """Written before the owner's file: nothing else of a folder with rows says whose it is."""
 _STAGING: Final = ".staging-"
-_DONE: Final = "_upper="
+_DONE: Final = f"{UPPER}="
 _NEWEST: Final = "_newest-"
 
 _WAY_OUT: Final = "give the sink another path, or empty the folder"

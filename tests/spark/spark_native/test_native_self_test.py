@@ -222,6 +222,26 @@ def test_jars_and_rules_are_of_the_combination(
     assert len(set(known)) == len(known)
 
 
+def test_the_code_that_reads_is_of_the_combination(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's and ours: each file of them by its size and time."""
+    looked: list[str] = []
+    look = passed_tests._look
+
+    def note(path: str) -> tuple[str, int, int]:
+        found = look(path)
+        looked.extend([path] * (found[1] > 0))
+        return found
+
+    monkeypatch.setattr(passed_tests, "_look", note)
+    assert passed_tests.combination_of(spark) is not None
+    names = {Path(path).name for path in looked}
+    assert {"ShardScanRule.java", "frames.py", "fetch.py"} <= names
+    assert any(name.startswith("spark-sql_") for name in names)
+    assert any(name.startswith("parquet-column-") for name in names)
+
+
 @pytest.mark.usefixtures("passed", "own_file")
 def test_a_failure_is_tested_again(spark: SparkSession) -> None:
     """By each application; nothing is kept of it."""
