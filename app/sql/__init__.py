@@ -24,6 +24,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     first_rows                    orders of which a LIMIT needs the first rows alone
     first_of_key                  windows and aggregates of the first rows of each key alone
     temporal_filters              conditions on now() that decide only when a row is there
+    path_above                    what a query does with the rows of an operator
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason
     determinism, window_frames    expressions by which a result depends on more than its inputs

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shardline.app.sql.kept_aggregates import aggregate_expressions
+from shardline.app.sql.path_above import KEPT_SIDE, WITH_COLUMNS_BELOW
 from shardline.app.sql.plan_nodes import conjuncts, plain
 from shardline.app.sql.query_tree import QueryNode, join_kind
-from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW, Region
+from shardline.app.sql.touched_keys import Region
 from shardline.datasource.frames import children_of, kind_of, number_of, read_sequence
 
 __all__ = ["FirstOfKey", "find_first_of_keys"]

@@ -163,12 +163,14 @@ class Verdict:
         by_key: True if it is computed anew for the keys that rows have changed of.
         first_rows: True of an order of which the rows in front are a state, and of a LIMIT of it.
         can_be_state: True of a LIMIT if what it lets through can be a state.
+        is_state: True if what is computed anew for keys is a state, from which it goes again.
     """
 
     refused: str = ""
     by_key: bool = False
     first_rows: bool = False
     can_be_state: bool = False
+    is_state: bool = False
 
 
 def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, str]:
@@ -297,7 +299,8 @@ def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:
     if node.kind == "Sort":
         return ("the first rows of an order", way, _STATE) if verdict.first_rows else _NOTHING
     if verdict.by_key:
-        return f"{_spoken(node)} anew for each {_KEYS[node.kind]} that changes", way, None
+        mine = _STATE if verdict.is_state else None
+        return f"{_spoken(node)} anew for each {_KEYS[node.kind]} that changes", way, mine
     kind = join_type(node)
     if node.kind == "Join":
         if kind in _JOINED:

@@ -7,12 +7,14 @@ what its sources have for that key, and on nothing else.
 
     regions = Regions(spark, tree, kept)       `kept` tells aggregates that are states
     regions.by_top[node]                       the region below an operator, and including it
+    regions.choices[node]                      rows that are a state, by the operator they are of
     regions.verdicts()                         what `strategy` says of the query
 
 What has been shown for a key must go before it comes anew. A region whose results are decided
 (`decided_values`) is computed for the time before, too. Of any other the rows are taken from what
-the view itself has shown: so its key must be among the columns of the query as it is, and nothing
-but operators that take rows one by one may be above it.
+the view itself has shown, if the key is among the columns of the query as it is, and nothing but
+operators that take rows one by one is above the region. Else its results are a state, and are taken
+from that: a choice.
 
 Any part of a key is one, too: more rows share it. So a key that is not shown, or that a lower
 operator does not have, is left out as long as another one is left.
@@ -24,7 +26,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,42 +34,27 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
 from shardline.app.sql.first_rows import find_first_rows
 from shardline.app.sql.kept_aggregates import is_of_session, refusal
+from shardline.app.sql.path_above import (
+    INNER_JOINS,
+    KEPT_SIDE,
+    WITH_COLUMNS_BELOW,
+    Condition,
+    PathAbove,
+    Shown,
+    renamed,
+)
 from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
 from shardline.app.sql.strategy import JUDGED, LINEAR, Verdict
+from shardline.app.sql.temporal_filters import split_condition
 from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KEPT_SIDE", "WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge"]
-
-_BOTH: Final = frozenset({"Cross", "Inner"})
-KEPT_SIDE: Final = {
-    "ExistenceJoin": 0,
-    "LeftAnti": 0,
-    "LeftOuter": 0,
-    "LeftSemi": 0,
-    "LeftSingle": 0,
-    "RightOuter": 1,
-}
-"""Joins that return each row of a side, or some of them, under the columns of that side."""
+__all__ = ["Choice", "Region", "Regions", "Source", "judge"]
 
 _LINEAR_IN_A_SIDE: Final = frozenset(KEPT_SIDE) - {"LeftSingle"}
 """They follow that side without a key, too."""
-
-WITH_COLUMNS_BELOW: Final = frozenset(
-    {
-        "Filter",
-        "Generate",
-        "PipeOperator",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "Sort",
-        "SubqueryAlias",
-    }
-)
-"""Operators that return each column of their child as it is, for each row by itself."""
 
 _NUMBERING: Final = frozenset(
     {"DenseRank", "Lag", "Lead", "NTile", "PercentRank", "Rank", "RowNumber"}
@@ -115,8 +102,23 @@ class Region:
     shown: tuple[int, ...] = ()
 
 
-Shown = Mapping[int, int]
-"""Which columns, by their number, are a column of the query as they are, and at which place."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Rows that are a state: results that are not decided, with more above them than the view.
+
+    Attributes:
+        last: The operator of which they are; from the region's last one up to it each takes rows
+            one by one.
+        region: The region that gives the results.
+        keys: The columns of its key, which its last operator has, or can have.
+        conditions: Those from above without which none of the rows comes to anything.
+    """
+
+    last: QueryNode
+    region: Region
+    keys: tuple[Any, ...]
+    conditions: tuple[Condition, ...]
+
 
 _Key = Mapping[QueryNode, Any]
 """A column of a key: an expression over each source."""
@@ -127,6 +129,7 @@ class Regions:
 
     Attributes:
         by_top: The regions by their last operators.
+        choices: What must be a state, by the operator of which it is.
         refused: Why an operator that needs a region has none; "" if its kind says why.
         first_rows: Each LIMIT that needs the first rows of an order alone.
     """
@@ -137,6 +140,7 @@ class Regions:
         root: QueryNode,
         kept: Callable[[QueryNode], bool] = lambda _: False,
         below: Sequence[QueryNode] = (),
+        chosen: Collection[QueryNode] = (),
     ) -> None:
         """Find them.
 
@@ -144,29 +148,36 @@ class Regions:
             spark: Any session of the application.
             root: The query, in its normal form.
             kept: True of an aggregate that is kept as a state, and so of what has changes.
-            below: What states are of that the query reads.
+            below: What states are of that the query reads. With them nothing more is chosen.
+            chosen: Those of them that are of choices: like the query, they show what they keep.
         """
         self._spark = spark
         self._root = root
         self._kept = kept
         self.by_top: dict[QueryNode, Region] = {}
+        self.choices: dict[QueryNode, Choice] = {}
+        self._over_states = bool(below)
         self._inside: set[QueryNode] = set()
         self.refused: dict[QueryNode, str] = {}
         self._incomparable: set[QueryNode] = set()
-        places = {number: place for place, number in enumerate(root.numbers)}
-        self._walk(root, places)
+        self._walk(root, PathAbove(_places(root)))
         for other in below:
-            self._walk(other, None)
+            self._walk(other, PathAbove(_places(other) if other in chosen else None))
         self.first_rows = [] if below else find_first_rows(root, self._follows)
 
     def verdicts(self) -> list[Verdict]:
         """What there is to say of each operator that is judged, in the order of the plan."""
         first = {node for one in self.first_rows for node in (one.sort, *one.limits)}
         few = {node for one in self.first_rows if one.are_few for node in one.limits}
-        return [*self._verdicts(self._root, first, few)]
+        kept = {choice.region.top for choice in self.choices.values()}
+        return [*self._verdicts(self._root, first, few, kept)]
 
     def _verdicts(
-        self, node: QueryNode, first: AbstractSet[QueryNode], few: AbstractSet[QueryNode]
+        self,
+        node: QueryNode,
+        first: AbstractSet[QueryNode],
+        few: AbstractSet[QueryNode],
+        kept: AbstractSet[QueryNode],
     ) -> Iterator[Verdict]:
         if node.input:
             return
@@ -176,44 +187,42 @@ class Regions:
                 by_key=node in self._inside,
                 first_rows=node in first,
                 can_be_state=node in few,
+                is_state=node in kept,
             )
         for child in node.children:
-            yield from self._verdicts(child, first, few)
+            yield from self._verdicts(child, first, few, kept)
 
     # -- the query, from its last operator on ----------------------------------------------------
 
-    def _walk(self, node: QueryNode, shown: Shown | None) -> None:
-        """Find the regions at and below a node.
-
-        Args:
-            node: An operator of the query.
-            shown: None if what is above it does more than to take its rows one by one.
-        """
+    def _walk(self, node: QueryNode, path: PathAbove) -> None:
+        """Find the regions at and below an operator of the query, which has this above it."""
         if node.input or not node.inputs:
             return
-        region = self._region(node, shown) if self._can_be_top(node) else None
+        region = None
+        if self._can_be_top(node):
+            region = self._region(node, path.shown) or self._chosen(node, path)
         if region is not None:
             self.by_top[node] = region
             self._inside |= region.nodes
             for source in region.sources:
-                self._walk(source.node, None)
+                self._walk(source.node, PathAbove())
             return
         if self._must_be_top(node):
             self.refused[node] = self._why_refused(node)
-        for child in node.children:
-            self._walk(child, None if shown is None else _shown_below(node, shown))
+        for side, child in enumerate(node.children):
+            self._walk(child, path.below(node, side))
 
     def _can_be_top(self, node: QueryNode) -> bool:
         if node.kind == "Aggregate":
             return not self._kept(node)
-        if node.kind != "Join" or join_kind(node) not in _BOTH:
+        if node.kind != "Join" or join_kind(node) not in INNER_JOINS:
             return node.kind in {"Join", "Window"}
         # An inner join has a rule of its own, over sides that can be computed once more.
         return not self._is_plain(node)
 
     def _must_be_top(self, node: QueryNode) -> bool:
         if node.kind == "Join":
-            return join_kind(node) not in _BOTH and join_kind(node) not in _LINEAR_IN_A_SIDE
+            return join_kind(node) not in INNER_JOINS and join_kind(node) not in _LINEAR_IN_A_SIDE
         return node.kind == "Window" or (node.kind == "Aggregate" and not self._kept(node))
 
     def _why_refused(self, node: QueryNode) -> str:
@@ -225,7 +234,7 @@ class Regions:
 
     def _follows(self, node: QueryNode) -> bool:
         """True if the change of an aggregate, a join or a window is known, whatever changes."""
-        if node.kind == "Join" and join_kind(node) not in _BOTH:
+        if node.kind == "Join" and join_kind(node) not in INNER_JOINS:
             return node in self._inside
         return node not in self.refused
 
@@ -233,7 +242,7 @@ class Regions:
 
     def _region(self, top: QueryNode, shown: Shown | None) -> Region | None:
         """The region below a node, if it has a key and what it has shown can be retracted."""
-        inner = top.kind == "Join" and join_kind(top) in _BOTH
+        inner = top.kind == "Join" and join_kind(top) in INNER_JOINS
         # With all that has the key in common; else the one operator, if its sources have changes.
         for is_source in (self._is_plain, lambda _: True):
             nodes, sources = _until(top, is_source)
@@ -246,6 +255,40 @@ class Regions:
             if found is not None:
                 return found
         return None
+
+    def _chosen(self, top: QueryNode, path: PathAbove) -> Region | None:
+        """The region below a node, if its results can be a state."""
+        # Of an inner join a side is: then its rows are not computed anew with those of the other.
+        if self._over_states or (top.kind == "Join" and join_kind(top) in INNER_JOINS):
+            return None
+        columns = _own_columns(top)
+        own = {number_of(column): place for place, column in enumerate(columns)}
+        for is_source in (self._is_plain, lambda _: True):
+            nodes, sources = _until(top, is_source)
+            if any(map(_goes_by_the_order_of_rows, nodes)):
+                return None
+            if self._is_decided(top, nodes, sources):
+                continue  # it has no key, or an inner join has no need of one
+            found = self._with_key(top, nodes, sources, decided=False, shown=own)
+            if found is not None:
+                keys = tuple(columns[place] for place in found.shown)
+                last, conditions = self._last_above(top, path)
+                self.choices[last] = Choice(last, found, keys, conditions)
+                return found
+        return None
+
+    def _last_above(
+        self, top: QueryNode, path: PathAbove
+    ) -> tuple[QueryNode, tuple[Condition, ...]]:
+        """The last operator above a node that can be below its state, and conditions above that."""
+        last, inside = top, []
+        for node in path.one_by_one:
+            is_filter = node.kind == "Filter"
+            if is_filter and split_condition(self._spark, node.plan.condition()) is not None:
+                break  # a temporal filter is a state itself
+            last = node
+            inside.append(node)
+        return last, tuple(one for one in path.conditions if one[0] not in inside)
 
     def _with_key(
         self,
@@ -299,7 +342,7 @@ class Regions:
             return True
         if node.kind == "Aggregate":
             return self._kept(node)
-        joined = node.kind == "Join" and join_kind(node) in _BOTH
+        joined = node.kind == "Join" and join_kind(node) in INNER_JOINS
         return (joined or node.kind in LINEAR) and all(map(self._is_plain, node.children))
 
 
@@ -313,18 +356,18 @@ def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
     return Regions(spark, query_tree(plan), lambda node: not refusal(spark, node.plan)).verdicts()
 
 
-def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
-    """The columns of a node's child that are shown; None if its rows are not taken one by one."""
-    if node.kind in WITH_COLUMNS_BELOW:
-        return shown
-    if node.kind != "Project":
-        return None
-    found = {}
-    for column in read_sequence(node.plan.projectList()):
-        given = _renamed(column)
-        if given is not None and number_of(column) in shown:
-            found[number_of(given)] = shown[number_of(column)]
-    return found
+def _places(node: QueryNode) -> Shown:
+    """All columns of an operator, as what is shown."""
+    return {number: place for place, number in enumerate(node.numbers)}
+
+
+def _own_columns(top: QueryNode) -> list[Any]:
+    """The columns that an operator has, or can have without any change of its rows."""
+    if top.kind != "Aggregate":
+        return top.output
+    keys = read_sequence(top.plan.groupingExpressions())
+    more = {number_of(key): key for key in keys if _is_column(key)}
+    return list({**more, **{number_of(one): one for one in top.output}}.values())
 
 
 def _until(
@@ -367,8 +410,8 @@ def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], l
             columns = read_sequence(top.plan.aggregateExpressions())
             for key in read_sequence(top.plan.groupingExpressions()):
                 if _is_column(key) and not is_of_session(key):
-                    given = [one for one in columns if _is_same(_renamed(one), key)]
-                    yield [(top.children[0], key)], [number_of(one) for one in given]
+                    given = [one for one in columns if _is_same(renamed(one), key)]
+                    yield [(top.children[0], key)], [*map(number_of, given), number_of(key)]
         case "Window":
             for key in read_sequence(top.plan.partitionSpec()):
                 if not key.foldable():
@@ -377,7 +420,7 @@ def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], l
         case "Join":
             kind = join_kind(top)
             for sides in _equalities(top):
-                shown = sides if kind in _BOTH else []
+                shown = sides if kind in INNER_JOINS else []
                 if kind in KEPT_SIDE:
                     shown = [sides[KEPT_SIDE[kind]]]
                 numbers = [number_of(one) for one in shown if _is_column(one)]
@@ -388,7 +431,7 @@ def _same_columns(node: QueryNode, column: Any) -> list[int]:
     """The numbers of an operator's columns that are one of them, perhaps under another name."""
     if node.kind != "Project":
         return [number_of(column)]
-    given = {number_of(one): _renamed(one) for one in read_sequence(node.plan.projectList())}
+    given = {number_of(one): renamed(one) for one in read_sequence(node.plan.projectList())}
     same = given.get(number_of(column))
     others = (number for number, one in given.items() if same is not None and _is_same(one, same))
     return list(dict.fromkeys([number_of(column), *others]))
@@ -417,7 +460,7 @@ def _below(node: QueryNode, key: Any) -> list[tuple[QueryNode, Any]] | None:
     match node.kind:
         case "Project":
             columns = read_sequence(node.plan.projectList())
-            given = [_renamed(one) for one in columns if number_of(one) == number_of(key)]
+            given = [renamed(one) for one in columns if number_of(one) == number_of(key)]
             return [(node.children[0], given[0])] if given and given[0] is not None else None
         case "Aggregate" | "Join" | "Window":
             for below, numbers in _candidates(node):
@@ -450,13 +493,6 @@ def _used(top: QueryNode, nodes: Sequence[QueryNode]) -> set[int]:
     for node in nodes:
         used.update(numbers_read(node.plan))
     return used
-
-
-def _renamed(column: Any) -> Any | None:
-    """The column that a column of a projection is, perhaps under another name; None for others."""
-    if kind_of(column) == "Alias":
-        column = column.child()
-    return column if _is_column(column) else None
 
 
 def _is_column(expression: Any) -> bool:

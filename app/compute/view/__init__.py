@@ -55,8 +55,9 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     group_steps        states of groups follow what they group
     first_rows_rule    the first rows of an order, read as a state
     first_rows_steps   which follow what is ordered, as long as they are enough
-    limit_rule         a LIMIT with more above it, read as a state
-    limit_steps        which follows its first rows
+    choice_rule        what ties decide, with more above it, read as a state
+    limit_steps        where it is a LIMIT: it follows its first rows
+    result_steps       where it is a region: it follows what the region reads
     state_check        recomputes one key of a state
     step_costs         chooses between changes and the query anew by what they have cost
     join_tree          inner joins as one join of many sides

@@ -28,13 +28,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators, NotIncremental
+from shardline.app.compute.view.choice_rule import ChoiceState, LimitState, ResultState
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
@@ -42,12 +43,11 @@ from shardline.app.compute.view.first_look_up import first_look_up
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
-from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
 from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
 from shardline.app.compute.view.state_rules import State, StateRules, needed_rows
 from shardline.app.compute.view.temporal_rule import TemporalState
-from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
+from shardline.app.compute.view.touched_keys import OUTPUT, Shown, TouchedRule
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.first_of_key import FirstOfKey, find_first_of_keys
 from shardline.app.sql.kept_aggregates import refusal
@@ -162,8 +162,8 @@ class ChangePlan:
         states: States of the query's aggregates, each before those that read it.
         contents: The query over contents of its states, and of inputs that it reads beside them.
         over_states: The same; None if it reads inputs.
-        chooses: True if a state has rows that are no better than others that it has not: of equal
-            ones a LIMIT lets any through.
+        chooses: True if a state has rows that are no better than others that it has not
+            (`choice_rule`).
     """
 
     def __init__(
@@ -203,11 +203,20 @@ class ChangePlan:
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
         self.states: list[State] = []
-        rules = StateRules(session, self._operators, normal, needed_rows(judged, tree))
+        self._order = EvaluationOrder(session)
+        rules = StateRules(
+            session,
+            self._operators,
+            normal,
+            needed=needed_rows(judged, tree),
+            choices=judged.choices,
+            first={*self._order.evaluated_first(self.query, {})} if judged.choices else (),
+        )
         self._query = self._with_states(self.query, rules)
-        self.chooses = any(isinstance(state, LimitState) for state in self.states)
+        self.chooses = any(isinstance(state, ChoiceState) for state in self.states)
         below = [node for state in self.states for node in _below(state)]
-        self._regions = Regions(session, self._query, below=below).by_top
+        chosen = [state.source for state in self.states if isinstance(state, ResultState)]
+        self._regions = Regions(session, self._query, below=below, chosen=chosen).by_top
         self._touched = TouchedRule(session, rules.exact, self._operators)
         self._by_key: dict[Region, None] = {}
         """Regions that the plan being made computes by key."""
@@ -220,7 +229,6 @@ class ChangePlan:
         """By what changes: the plan, or why there is none."""
         trees = [self._query, *below]
         self._traces = ColumnTraces()
-        self._order = EvaluationOrder(session)
         self._reader = ConditionReader(session, self._traces, self._order)
         made_of = {state.name: _source_of(state) for state in self.states}
         self._first = dict.fromkeys(self._order.evaluated_first(self._query, made_of))
@@ -298,17 +306,27 @@ class ChangePlan:
 
     def _root(self, look_ups: LookUps) -> Change:
         """The change of the query."""
-        changed = look_ups.changed
-        root = self._operators.project(self._output, self._change(self._query, look_ups))
-        regions = [one for one in self._regions.values() if one.top.inputs & changed]
+        shown = Shown(OUTPUT, self._output, self.columns)
+        return self._with_what_goes(self._query, look_ups, shown)
+
+    def _with_what_goes(self, root: QueryNode, look_ups: LookUps, shown: Shown) -> Change:
+        """The change of what is shown, with what was shown before for keys that are touched."""
+        columns = shown.columns
+        change = self._operators.project(columns, self._change(root, look_ups))
+        regions = [one for one in self._regions_in(root) if one.top.inputs & look_ups.changed]
         for region in regions:
             if not region.decided:
                 with look_ups.part(), look_ups.within(self._known_in(region)):
-                    gone = self._touched.gone(
-                        region, look_ups, self._change_of(look_ups), self._output, self.columns
-                    )
-                root = self._operators.union([self._output, self._output], [root, gone])
-        return self._touched.consolidated(root, self._output) if regions else root
+                    gone = self._touched.gone(region, look_ups, self._change_of(look_ups), shown)
+                change = self._operators.union([columns, columns], [change, gone])
+        return self._touched.consolidated(change, columns) if regions else change
+
+    def _regions_in(self, node: QueryNode) -> Iterator[Region]:
+        """The regions at and below an operator."""
+        if node in self._regions:
+            yield self._regions[node]
+        for child in node.children:
+            yield from self._regions_in(child)
 
     def _change_of(self, look_ups: LookUps) -> Callable[[QueryNode], Change]:
         return partial(self._change, look_ups=look_ups)
@@ -317,6 +335,9 @@ class ChangePlan:
         """The same for what a state is of; see `step`."""
 
         def root(look_ups: LookUps) -> Operator:
+            if isinstance(state, ResultState):
+                shown = Shown(state.name, state.source.output, state.schema)
+                return self._with_what_goes(state.source, look_ups, shown).operator
             return self._change(state.source, look_ups).operator
 
         return self._kept_step(state.name, frozenset(changed), root)
@@ -528,8 +549,9 @@ def _source_of(state: State) -> StateSource:
     if isinstance(state, FirstRowsState | LimitState):
         return StateSource(source.children, (), filters=False)  # nothing goes below a LIMIT
     made = read_sequence(source.plan.projectList())
-    if isinstance(state, TemporalState):
-        return StateSource(source.children, tuple(made), filters=True)
+    if isinstance(state, TemporalState | ResultState):
+        filters = isinstance(state, TemporalState)
+        return StateSource(source.children, tuple(made), filters=filters)
     # Only what is said of the groups' keys goes below them.
     keys = tuple(one for one in made if one.name().startswith("k"))
     return StateSource(source.children, keys, filters=False)

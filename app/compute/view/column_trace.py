@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardline.app.compute.view.join_tree import INNER
+from shardline.app.sql.path_above import KEPT_SIDE, WITH_COLUMNS_BELOW
 from shardline.app.sql.plan_nodes import plain
 from shardline.app.sql.query_tree import join_kind
-from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW
 from shardline.datasource.frames import kind_of, number_of, read_sequence
 
 if TYPE_CHECKING:

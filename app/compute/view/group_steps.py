@@ -35,6 +35,7 @@ from shardline.app.compute.view.kept_jobs import (
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
+from shardline.app.compute.view.result_steps import ResultSteps
 from shardline.datasource.frames import (
     ROWS_MAX,
     SmallTarget,
@@ -61,11 +62,14 @@ __all__ = ["GroupSteps"]
 class GroupSteps:
     """Of one view. Used by one thread at a time."""
 
-    def __init__(self, rows: FoundRows, one_task: OneTask, jobs: KeptJobs) -> None:
+    def __init__(
+        self, rows: FoundRows, one_task: OneTask, jobs: KeptJobs, results: ResultSteps
+    ) -> None:
         """No I/O; all are the view's."""
         self._rows = rows
         self._one_task = one_task
         self._jobs = jobs
+        self._results = results
         self._moved_rows = 0
 
     def change(
@@ -171,7 +175,7 @@ class GroupSteps:
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 fresh = self._refreshed(target, step, merged, source)
                 if fresh is None:
-                    return self._anew(shard, group, step), None
+                    return self._anew(shard, group, step)
                 return target.stage(fresh), target.as_read(fresh)
             is_few = moved.rows <= RESULT_ROWS_MAX // 2  # each is two updates: one goes, one comes
             few = self._merged_few(target, step, merged) if is_few else None
@@ -184,7 +188,7 @@ class GroupSteps:
         if found is None and moved.takes_values_away():
             lost = group.lost_extremes(session, frames["moved"], frames["held"])
             if lost is not None and lost.take(1):
-                return self._anew(shard, group, step), None
+                return self._anew(shard, group, step)
         rows = group.merged(session, frames["moved"], frames["held"], found=found is not None)
         is_small = found is not None and moved.rows <= ROWS_MAX // 2
         small = collect_interval(rows, shard.options) if is_small else None
@@ -285,19 +289,13 @@ class GroupSteps:
         rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary, 1))
         return rows is not None and rows.num_rows > 0
 
-    def _anew(self, shard: StateShard, group: GroupState, step: StateStep) -> StagedInterval:
-        """What all rows of the groups that have moved come to, staged; as of `change`."""
-        session, target = step.session, small_target(group.changes, shard.options)
+    def _anew(
+        self, shard: StateShard, group: GroupState, step: StateStep
+    ) -> tuple[StagedInterval, pa.Table | None]:
+        """What all rows of the groups that have moved come to; as of `change`."""
         # Of all rows of the groups: a state keeps one least value of each, and not the next one.
         plan = step.plan.anew_step(group, step.changed & group.source.inputs)
         found = self._rows.find(step, plan)
         if found is None or step.is_too_large(plan, found.volume):
             raise NotIncremental("a state could not follow")
-        frame = partial(self._one_task.over, session, plan, step.changes, found)
-        given, rows = self._rows.few(step, plan, found), None
-        if given is not None:
-            asked = ShardRows(target, partial(plan.over_leaves, session), frame)
-            rows = asked.by(self._jobs, plan, session, given)
-        if rows is not None:
-            return target.stage(rows)
-        return stage_interval(frame(), shard.options)
+        return self._results.staged(shard, group, step, (plan, found))

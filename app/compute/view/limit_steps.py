@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from shardline.app.compute.view.change_plan import StepPlan
+    from shardline.app.compute.view.choice_rule import LimitState
     from shardline.app.compute.view.kept_plan import Leaf
-    from shardline.app.compute.view.limit_rule import LimitState
     from shardline.app.compute.view.state_shard import StateShard
     from shardline.app.compute.view.state_step import StateStep
     from shardline.app.execution.host import Host

@@ -42,8 +42,8 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
 from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.path_above import WITH_COLUMNS_BELOW
 from shardline.app.sql.strategy import LINEAR
-from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
 from shardline.datasource.frames import kind_of, number_of, read_sequence, to_arrow, type_of
 from shardline.datasource.schema import python_values
 

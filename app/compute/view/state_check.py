@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.compute.view.aggregate_rule import GroupState
+from shardline.app.compute.view.choice_rule import ChoiceState
 from shardline.app.compute.view.first_rows_rule import END, FirstRowsState
-from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
 from shardline.datasource.frames import ROWS_MAX, to_arrow
 
@@ -33,8 +33,8 @@ def difference_of(check: SelfCheck, group: State, step: StateStep) -> str:
         group: The state.
         step: To its end the state has been brought, and has changed in it.
     """
-    if isinstance(group, LimitState):
-        return ""  # other rows may tie with those that came through
+    if isinstance(group, ChoiceState):
+        return ""  # other rows may tie with those that were chosen
     touched = to_arrow(step.changes[group.name].limit(ROWS_MAX))
     if isinstance(group, FirstRowsState):
         touched = touched.filter(pc.invert(touched[END]))  # the end is no row

@@ -1,36 +1,37 @@
 """Tells which operators of a query are kept as states, and takes them apart.
 
-    rules = StateRules(session, operators, normal, needed_rows(regions, tree))
+    rules = StateRules(session, operators, normal, needed=needed_rows(regions, tree), …)
     rules.split(node, above, name)      what is above reads a state of this name; and that state
 
 An aggregate is a state of groups, a temporal filter one of rows that come and go by themselves, an
 order of which a LIMIT needs the first rows one of these; and where more is above a LIMIT than the
-view, what it lets through is one, too.
+view, what it lets through is one, too. So are results that ties decide, or the order of adding up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
+from shardline.app.compute.view.choice_rule import ChoiceRule, LimitState, ResultState
 from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
-from shardline.app.compute.view.limit_rule import LimitRule, LimitState
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.sql.decided_values import holds_opaque
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.strategy import keeps_limits
-from shardline.app.sql.temporal_filters import split_condition
-from shardline.app.sql.touched_keys import Regions
+from shardline.app.sql.temporal_filters import split_condition, uses_clock
+from shardline.app.sql.touched_keys import Choice, Regions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["State", "StateRules", "needed_rows"]
 
-State: TypeAlias = GroupState | TemporalState | FirstRowsState | LimitState
+State: TypeAlias = GroupState | TemporalState | FirstRowsState | LimitState | ResultState
 """The memory that a view keeps of an operator of its query."""
 
 
@@ -59,7 +60,10 @@ class StateRules:
         session: SparkSession,
         operators: ChangeOperators,
         normal: Any,
-        needed: dict[QueryNode, int],
+        *,
+        needed: Mapping[QueryNode, int],
+        choices: Mapping[QueryNode, Choice],
+        first: Collection[QueryNode] = (),
     ) -> None:
         """For one query.
 
@@ -68,13 +72,17 @@ class StateRules:
             operators: Of the plan.
             normal: The query's plan in its normal form.
             needed: As of `needed_rows`.
+            choices: Results that are states.
+            first: Operators whose conditions are evaluated before all that can fail at a row.
         """
         self._spark = session
         self._groups = AggregateRule(session, operators)
         self.exact = self._groups.exact
         self._timed = TemporalRule(session, self.exact, operators)
         self._first_rows = FirstRowsRule(session, self.exact, operators)
-        self._limits = LimitRule(self.exact, operators)
+        self._chosen = ChoiceRule(self.exact, operators)
+        self._choices = choices
+        self._first = first
         self._needed_rows = needed
         self._needed_columns = needed_columns(normal)
 
@@ -89,11 +97,12 @@ class StateRules:
         Raises:
             NotIncremental: It is to be a state, and cannot be.
         """
+        if node in self._choices:
+            choice = self._choices[node]
+            conditions = self._conditions_of(choice)
+            return self._chosen.results(choice, above, self._needed_columns, name, conditions)
         if node in self._needed_rows:
-            if node.kind != "Sort":
-                return self._limits.split(above, self._needed_columns, name)
-            rows = self._needed_rows[node]
-            return self._first_rows.split(above, rows, self._needed_columns, name)
+            return self._of_order(above, self._needed_rows[node], name)
         if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
             return self._groups.split(above, name)
         if node.kind != "Filter":
@@ -105,3 +114,17 @@ class StateRules:
         if any(holds_opaque(field.dataType) for field in state.schema.fields):
             raise NotIncremental("a temporal filter of rows whose values cannot be compared")
         return read, state
+
+    def _of_order(self, above: QueryNode, rows: int, name: str) -> tuple[QueryNode, State]:
+        """The same for an order of which these many rows are needed, and for a LIMIT of it."""
+        if above.kind == "Sort":
+            return self._first_rows.split(above, rows, self._needed_columns, name)
+        return self._chosen.limit(above, self._needed_columns, name)
+
+    def _conditions_of(self, choice: Choice) -> Iterator[Any]:
+        """The conditions from above that leave out rows of a state, and no error of the query."""
+        columns = choice.last.plan.outputSet()
+        for node, condition in choice.conditions:
+            known = condition.references().subsetOf(columns) and condition.deterministic()
+            if known and node in self._first and not uses_clock(self._spark, condition):
+                yield condition

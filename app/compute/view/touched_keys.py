@@ -11,8 +11,9 @@ at each time at which they did, and nothing else of it is:
 
 What a region gave before the step goes at the first time of its key. It is evaluated with the rest,
 at the time BEFORE, if the region's results are decided to the last bit. Of any other it is taken
-from what the view has shown, which is right whatever made it so: no order is completed, and of rows
-that tie any answer of Spark's stays until its key is touched again.
+from what the view has shown, or from a state of the region's own results, which is right whatever
+made it so: no order is completed, and of rows that tie any answer of Spark's stays until its key is
+touched again.
 
 Rows are added up as row keys, as a shard compares them (`correction`), and repeated by their diffs.
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from shardline.app.compute.view.first_look_up import FirstLookUp
 
-__all__ = ["OUTPUT", "TouchedRule"]
+__all__ = ["OUTPUT", "Shown", "TouchedRule"]
 
 OUTPUT: Final = "the output"
 """Names, as an input, what the view has shown before the step; no object has such a name."""
@@ -78,6 +79,21 @@ class _Keyed:
     operator: Operator
     at: Any
     next: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What has been shown of a query, or of a part of it that is a state.
+
+    Attributes:
+        name: Names it, as an input.
+        columns: Its columns.
+        schema: The same, with their types.
+    """
+
+    name: str
+    columns: Sequence[Any]
+    schema: StructType
 
 
 class TouchedRule:
@@ -147,33 +163,31 @@ class TouchedRule:
         region: Region,
         look_ups: LookUps,
         change_of: ChangeOf,
-        columns: Sequence[Any],
-        output: StructType,
+        shown: Shown,
     ) -> Change:
-        """What the view has shown for keys that have changed, going at the first of their times.
+        """What has been shown for keys that have changed, going at the first of their times.
 
         Args:
             region: One that is not decided.
             look_ups: Those of the plan, with the names of inputs that have changed.
             change_of: The rule for what it reads.
-            columns: The columns of the query.
-            output: The same, with their types.
+            shown: Where it has been shown.
         """
         changes = _changes(region, look_ups.changed, change_of)
         moved = self._moved(region, changes)
         touched = self._touched(region, moved, before=False)
-        names = [output.names[place] for place in region.shown]
-        leaf = look_ups.from_output(OUTPUT, names, _keyed(region, changes))
-        empty = empty_frame(self._exact, output)
-        shown = Operator(
+        names = [shown.schema.names[place] for place in region.shown]
+        leaf = look_ups.from_output(shown.name, names, _keyed(region, changes))
+        empty = empty_frame(self._exact, shown.schema)
+        there = Operator(
             self._operators.plans.empty(read_sequence(plan_of(empty).output())), (), leaf
         )
-        held = read_sequence(shown.plan.output())
+        held = read_sequence(there.plan.output())
         wanted = [held[place] for place in region.shown]
         names = [f"c{place}" for place in range(len(held))]
         keys = _names("k", wanted)
         given = self._named(
-            [*zip(wanted, keys, strict=True), *zip(held, names, strict=True)], shown
+            [*zip(wanted, keys, strict=True), *zip(held, names, strict=True)], there
         )
         same = same_key("held", "first", keys)
         text = (
@@ -182,7 +196,7 @@ class TouchedRule:
             f"GROUP BY {', '.join(keys)}) first ON {same}"
         )
         found = self._program(text, {"held": given, "touched": touched})
-        return self._renamed(found, columns)
+        return self._renamed(found, shown.columns)
 
     def consolidated(self, change: Change, columns: Sequence[Any]) -> Change:
         """A change whose rows that come and go at one time are added up."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
+from shardline.app.compute.view.choice_rule import ChoiceState, LimitState
 from shardline.app.compute.view.kept_plan import plan_of
-from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.state_rules import needed_rows
 from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
@@ -155,6 +155,7 @@ class _Operators:
     states: list[StatePlan] = field(default_factory=list)
     _state_of: dict[QueryNode, StatePlan] = field(default_factory=dict)
     _region_of: dict[QueryNode, Region] = field(default_factory=dict)
+    _results_of: dict[Region, StatePlan] = field(default_factory=dict)
 
     def of(self, root: QueryNode) -> Iterator[QueryOperator]:
         """The operators of a query, from the last one on."""
@@ -172,10 +173,17 @@ class _Operators:
         place = len(self.states)
         names = state_shards(self.view)
         if place < len(names):
-            self.states.append(self._state(node, names[place]))
-            self._state_of[node] = self.states[-1]
+            state = self._state(node, names[place])
+            self.states.append(state)
+            if node in self.regions.choices:
+                self._results_of[self.regions.choices[node].region] = state
+            else:
+                self._state_of[node] = state
 
     def _state(self, node: QueryNode, shard: str) -> StatePlan:
+        if node in self.regions.choices:
+            key = ", ".join(_text(one) for one in self.regions.choices[node].keys)
+            return StatePlan(shard=shard, rows=f"the rows that were given for each {key}")
         if self._is_temporal(node):
             return StatePlan(shard=shard, key=(DUE,), rows=_TIMED_ROWS)
         if node.kind == "Sort":
@@ -187,7 +195,7 @@ class _Operators:
         return StatePlan(shard=shard, key=tuple(_text(one) for one in keys if not one.foldable()))
 
     def _is_kept(self, node: QueryNode) -> bool:
-        if self._is_temporal(node) or node in self.needed:
+        if node in self.regions.choices or self._is_temporal(node) or node in self.needed:
             return True
         return node.kind == "Aggregate" and bool(node.inputs) and not refusal(self.spark, node.plan)
 
@@ -229,8 +237,15 @@ class _Operators:
                 kept = f"{state.shard} has the rows in front, and some to spare"
             elif state is not None and state.rows:
                 kept = f"rows come and go at their own times, which {state.shard} keeps"
-            return kept if region is None else _by_key(region), ""
+            return kept if region is None else self._by_key(region), ""
         return self._rule_of_kind(node)
+
+    def _by_key(self, region: Region) -> str:
+        keys = ", ".join(_text(one) for one in region.sources[0].keys)
+        results = self._results_of.get(region)
+        there = "the view" if results is None else results.shard
+        shown = "" if region.decided else f"; what was shown is taken from {there}"
+        return f"touched keys: anew for each {keys} that changes{shown}"
 
     def _rule_of_kind(self, node: QueryNode) -> tuple[str, str]:
         match node.kind:
@@ -247,14 +262,8 @@ class _Operators:
         return "", REASONS.get(node.kind, f"the operator {node.kind}")
 
 
-_OWN_VIEW: Final = "; as a view of its own, with such a column, it follows its changes"
-"""A way out: the view above reads that view, whose rows are what was chosen."""
-
 _WITHOUT_KEY: Final = "a window over all rows, without PARTITION BY"
-_WINDOW: Final = (
-    "a window function whose result the order of rows may decide, and of whose PARTITION BY no "
-    f"column is a column of the view as it is{_OWN_VIEW}"
-)
+_WINDOW: Final = "a window whose PARTITION BY has no key of rows"
 _JOIN: Final = "a join without an equality by which its sides meet"
 
 
@@ -262,11 +271,10 @@ def _why_not_kept(node: QueryNode, refused: str) -> str:
     """Why an aggregate is neither added up nor computed anew by key."""
     if not read_sequence(node.plan.groupingExpressions()):
         return f"{refused}, and there is no GROUP BY by which it could be computed anew"
-    if refused.startswith("groups by "):
-        return f"{refused}, which is no key of rows"
     return (
-        f"{refused}, whose result the order of rows may decide, and no column that it groups by is "
-        f"a column of the view as it is{_OWN_VIEW}"
+        f"{refused}, which is no key of rows"
+        if refused.startswith("groups by ")
+        else (f"{refused}, and nothing that it groups by is a key of rows")
     )
 
 
@@ -278,12 +286,6 @@ def _join_rule(node: QueryNode) -> tuple[str, str]:
     if side is None:
         return "", _JOIN
     return f"the change of its {side} side, joined with the other one", ""
-
-
-def _by_key(region: Region) -> str:
-    keys = ", ".join(_text(one) for one in region.sources[0].keys)
-    shown = "" if region.decided else "; what was shown is taken from the view"
-    return f"touched keys: anew for each {keys} that changes{shown}"
 
 
 def _is_shown(node: QueryNode) -> bool:
@@ -381,10 +383,13 @@ class _Steps:
         self.recomputed: dict[str, str] = {}
         self._names = {OUTPUT: view}
         self._keys = {one.shard: one.key for one in states}
+        self._columns: dict[str, dict[str, str]] = {}
         if changes is None:
             return
-        pairs = zip(changes.states, states, strict=True)
-        self._names |= {one.name: kept.shard for one, kept in pairs}
+        for one, kept in zip(changes.states, states, strict=True):
+            self._names[one.name] = kept.shard
+            if isinstance(one, ChoiceState):
+                self._columns[kept.shard] = _in_words(one)
         for name in inputs:
             try:
                 self._plan(changes, name)
@@ -444,5 +449,11 @@ class _Steps:
     def _spoken(self, shard: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Columns of a shard in the query's words: those of a state are called `k1` …."""
         key = {f"k{place}": text for place, text in enumerate(self._keys.get(shard, ()), 1)}
-        key[DUE] = _NEXT
+        key |= {DUE: _NEXT, **self._columns.get(shard, {})}
         return tuple(key.get(one, one) for one in columns)
+
+
+def _in_words(state: ChoiceState) -> dict[str, str]:
+    """The columns of a state by their names there, in the query's words."""
+    columns = read_sequence(state.source.plan.projectList())
+    return {str(one.name()): _text(one.child()) for one in columns}

@@ -20,9 +20,10 @@ step, whatever it was:
 The last three cannot be if all is well, and are reported (`ViewReports.report_doubt`).
 
 The state of a LIMIT is a choice: of equal rows any may come through, and the query run anew may
-choose others. An output of one choice, followed by changes of another, would be wrong for ever. So
-such a view is run anew over its states. Where it cannot be, the states of its LIMITs are dropped
-before; and a step in which one is made, and differs, is run anew.
+choose others. So are results that ties decide, or the order in which floats are added
+(`choice_rule`). An output of one choice, followed by changes of another, would be wrong for ever.
+So such a view is run anew over its states. Where it cannot be, these states are dropped before; and
+a step in which one is made, and differs, is run anew. States that were made of a choice go with it.
 
 A state is not appended to in a step that leaves it as it is. So it may end long before the output
 does, and that is remembered, or found out from the inputs' history.
@@ -45,6 +46,7 @@ from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
+from shardline.app.compute.view.choice_rule import ChoiceState, LimitState, ResultState
 from shardline.app.compute.view.correction import additions, correction_frame
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.first_rows_steps import FirstRowsSteps
@@ -54,10 +56,10 @@ from shardline.app.compute.view.input_changes import find_input_changes, volume_
 from shardline.app.compute.view.kept_jobs import (
     KeptJobs,
 )
-from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.limit_steps import LimitSteps
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
+from shardline.app.compute.view.result_steps import ResultSteps
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.state_check import difference_of
 from shardline.app.compute.view.state_identity import StateNames
@@ -128,14 +130,17 @@ class ViewStates:
         self._rows = rows
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
-        self._groups = GroupSteps(rows, one_task, jobs)
+        self._results = ResultSteps(rows, one_task, jobs)
+        self._groups = GroupSteps(rows, one_task, jobs, self._results)
         self._temporal = TemporalSteps(rows, one_task, jobs)
         self._first_rows = FirstRowsSteps(rows, one_task, jobs)
         self._limits = LimitSteps(host, one_task, jobs)
         self._timed: list[StateShard] = []
         """Those of temporal filters, once a step has shown which they are."""
         self._choosing: list[StateShard] = []
-        """Those of LIMITs, likewise."""
+        """Those of choices and what was made of them, likewise."""
+        self._dropped: set[str] = set()
+        """Names of shards that have gone in this step, since what they were made of was chosen."""
         self._has_chosen = False
         """True if one of them was made in a step."""
 
@@ -191,10 +196,13 @@ class ViewStates:
         return list(zip(self._shards, plan.states, strict=False))
 
     def drop_choices(self) -> None:
-        """Drop the states of LIMITs, as far as they are known."""
-        for shard in self._choosing:
-            self._resting.pop(shard.name, None)
-            shard.drop()
+        """Drop the states of choices and those above them, as far as they are known."""
+        for shard in reversed(self._choosing):
+            self._drop(shard)
+
+    def _drop(self, shard: StateShard) -> None:
+        self._resting.pop(shard.name, None)
+        shard.drop()
 
     def recompute_after(self, error: Exception, *, lower: int, used: bool) -> None:
         """Return if a step that has met `error` is to be recomputed; the error is raised otherwise.
@@ -291,7 +299,7 @@ class ViewStates:
                     # its start, as after a crash here.
                     return False
                 if self._has_chosen:
-                    self.refusal = "what a LIMIT lets through was chosen anew"
+                    self.refusal = "what ties decide was chosen anew"
                     return False
                 # Before any that reads it: what is wrong in one would be appended to the next.
                 if step.checked and not self._is_right(shard, group, step):
@@ -318,7 +326,8 @@ class ViewStates:
                 shard.drop()
                 state = self._there(shard, group)
             there.append(state)
-        for (shard, group), state in zip(pairs, there, strict=True):
+        for (shard, group), known in zip(pairs, there, strict=True):
+            state = self._there(shard, group) if shard.name in self._dropped else known
             settled = self._settled(shard, group, step, state)
             if settled is None:
                 return False
@@ -329,8 +338,9 @@ class ViewStates:
         """Note which states have times of their own, and which choose; none has chosen yet."""
         pairs = self._pairs(plan)
         self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
-        self._choosing = [shard for shard, group in pairs if isinstance(group, LimitState)]
+        self._choosing = [shard for shard, group in pairs if _is_of_choice(plan, group)]
         self._has_chosen = False
+        self._dropped.clear()
 
     def _there(self, shard: StateShard, group: State) -> ShardState:
         """A state, which is made without contents if it is not there."""
@@ -407,10 +417,27 @@ class ViewStates:
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
-        self._has_chosen |= isinstance(group, LimitState) and (at == 0 or staged.rows > 0)
+        if isinstance(group, ChoiceState) and (at == 0 or staged.rows > 0):
+            self._has_chosen = True
+            # First: after a kill nobody would know that they are of another choice.
+            self._drop_made_of(step.plan, group)
         # Not to the step's end: the view needs the state's change in the step, known from here on.
         is_first = shard.append(staged, at, step.lower, at=step.lower - 1)
         return shard.look(group.schema) if is_first else None
+
+    def _drop_made_of(self, plan: ChangePlan, chosen: ChoiceState) -> None:
+        """Drop all states that read a choice, themselves or by others."""
+        read = {chosen.name}
+        above: list[StateShard] = []
+        for shard, group in self._pairs(plan):  # each behind those that it reads
+            if group.source.inputs & read:
+                read.add(group.name)
+                there = shard.look(group.schema)
+                if there is not None and there.upper.time != 0:
+                    above.append(shard)
+        for shard in reversed(above):
+            self._drop(shard)
+            self._dropped.add(shard.name)
 
     def _rests(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """True if what the state is of has not changed since its upper, up to the step."""
@@ -423,7 +450,8 @@ class ViewStates:
         if at is None or any(one.since > Frontier(at) for one in inputs):
             return False
         # What one above a temporal filter is of may have changed by itself.
-        if _reads_timed(step.plan, group) or find_input_changes(inputs, at, step.lower).changed:
+        by_itself = _reads(step.plan, group, TemporalState)
+        if by_itself or find_input_changes(inputs, at, step.lower).changed:
             return False
         if not isinstance(group, TemporalState):
             return True
@@ -462,6 +490,9 @@ class ViewStates:
         changed = step.changed & group.source.inputs
         if isinstance(group, LimitState):
             return self._limits.change(shard, group, step, state) if changed else None, None
+        if isinstance(group, ResultState):
+            # What goes is in no other place: the plan reads the state as it was before the step.
+            step.states[group.name] = (shard, state)
         source = self._source(group, step, changed) if changed else None
         if isinstance(group, TemporalState):
             return self._temporal.change(shard, group, step, state, source), None
@@ -469,11 +500,11 @@ class ViewStates:
             return None, None
         if isinstance(group, FirstRowsState):
             return self._first_rows.change(shard, group, step, state, source), None
+        if isinstance(group, ResultState):
+            return self._results.change(shard, group, step, source)
         return self._groups.change(shard, group, step, state, source)
 
-    def _source(
-        self, group: GroupState | TemporalState | FirstRowsState, step: StateStep, changed: set[str]
-    ) -> tuple[StepPlan, Found]:
+    def _source(self, group: State, step: StateStep, changed: set[str]) -> tuple[StepPlan, Found]:
         """The change of what a state is of, with what it is over."""
         plan = step.plan.source_step(group, changed)
         found = self._rows.find(step, plan)
@@ -496,11 +527,16 @@ class ViewStates:
         return True
 
 
-def _reads_timed(plan: ChangePlan, group: State) -> bool:
-    """True if a state is of rows that come and go by themselves."""
+def _is_of_choice(plan: ChangePlan, group: State) -> bool:
+    """True of a choice, and of what is made of one."""
+    return isinstance(group, ChoiceState) or _reads(plan, group, ChoiceState)
+
+
+def _reads(plan: ChangePlan, group: State, kind: type[object]) -> bool:
+    """True if a state is made of one of a kind, itself or by others."""
     states = {state.name: state for state in plan.states}
     read = [states[name] for name in group.source.inputs if name in states]
-    return any(isinstance(one, TemporalState) or _reads_timed(plan, one) for one in read)
+    return any(isinstance(one, kind) or _reads(plan, one, kind) for one in read)
 
 
 def _roots(plan: ChangePlan, group: State) -> set[str]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
-import random
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 
 from shardline.app.compute.index import first_of_keys, runs
@@ -17,52 +14,19 @@ from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.view.group_steps import GroupSteps
 from shardline.app.execution.observations import Stepped
 from support.profiles import some_of
-from support.spark.view_world import START, ViewWorld
-from support.spark.views import Input, Row
+from support.spark.bids import bids_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from support.spark.view_world import ViewWorld
 
 pytestmark = pytest.mark.spark
 
 # ruff: noqa: S608 - queries are put together here
-
-BIDS: Final = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("item", pa.string()),
-        ("price", pa.int32()),
-        ("weight", pa.float64()),
-        ("note", pa.string()),
-        ("day", pa.date32()),
-    ]
-)
-ITEMS: Final = pa.schema([("name", pa.string()), ("city", pa.string())])
-TIMES: Final = tuple(range(START, START + 48, 6))
-CUTS: Final = (START + 1, 14, 22, 23, 36, START + 48)
-
-
-def bid(draw: random.Random, number: int) -> Row:
-    return (
-        number,
-        draw.choice([None, "chair", "lamp", "rug"]),
-        draw.choice([None, *range(9)]),
-        draw.choice([None, math.nan, -0.0, 0.0, 0.5, -2.0, math.inf]),
-        draw.choice([None, "", "a", "aaaaaaaab", "aaaaaaaaa", "é"]),
-        draw.choice([None, -1, 0, 19_000]),
-    )
-
-
-def change(draw: random.Random, bids: Input, time: int, numbers: Iterator[int]) -> None:
-    """Some bids come and some go: at some times those that are in front in most orders."""
-    there = bids.at(time)
-    gone = draw.sample(there, min(len(there), draw.choice([0, 1, 4])))
-    if draw.random() < 0.4:
-        gone = sorted(there, key=lambda row: -(row[2] or -1))[:9]
-    come = [bid(draw, next(numbers)) for _ in range(draw.choice([0, 2, 6]) if there else 90)]
-    bids.append([(time, row, 1) for row in come] + [(time, row, -1) for row in gone], time + 1)
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +34,7 @@ def worlds(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], ViewWorld]:
     """Worlds by their seeds."""
-
-    def made(seed: int) -> ViewWorld:
-        world = ViewWorld(spark, tmp_path_factory.mktemp("bids"), CUTS, TIMES)
-        draw, numbers = random.Random(seed), itertools.count()
-        bids = world.inputs["bids"] = world.bench.input("bids", BIDS)
-        items = world.inputs["items"] = world.bench.input("items", ITEMS)
-        for time in TIMES:
-            change(draw, bids, time, numbers)
-            news = [(draw.choice(["chair", "lamp"]), draw.choice(["Rome", "Oslo"]))]
-            items.append([(time, row, 1) for row in news] if draw.random() < 0.5 else [], time + 1)
-        for one in (bids, items):
-            one.idle(CUTS[-1])
-        return world
-
-    return cache(made)
+    return cache(lambda seed: bids_world(spark, tmp_path_factory.mktemp("bids"), seed))
 
 
 @pytest.fixture

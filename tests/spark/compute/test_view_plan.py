@@ -173,21 +173,14 @@ OBSTACLES: Final = {
         "Aggregate of all rows (sum)",
         "an aggregate (sum of DOUBLE), and there is no GROUP BY by which it could be computed anew",
     ),
-    "SELECT sum(weight) AS kg FROM orders GROUP BY who": (
-        "Aggregate by orders.who (sum)",
-        (
-            "an aggregate (sum of DOUBLE), whose result the order of rows may decide, and no "
-            "column that it groups by is a column of the view as it is; as a view of its own, with "
-            "such a column, it follows its changes"
-        ),
+    "SELECT sum(weight) AS kg FROM orders "
+    "GROUP BY session_window(timestamp_seconds(id), '1 second')": (
+        "Aggregate by session_window (sum)",
+        "an aggregate (sum of DOUBLE), and nothing that it groups by is a key of rows",
     ),
-    f"SELECT place FROM ({LATEST}) WHERE place = 1": (
-        "Window by orders.who",
-        (
-            "a window function whose result the order of rows may decide, and of whose PARTITION "
-            "BY no column is a column of the view as it is; as a view of its own, with such a "
-            "column, it follows its changes"
-        ),
+    "SELECT id, row_number() OVER (PARTITION BY 1 ORDER BY id) AS place FROM orders": (
+        "Window by 1",
+        "a window whose PARTITION BY has no key of rows",
     ),
     "SELECT map(who, id) AS m, count(*) AS n FROM orders GROUP BY map(who, id)": (
         "Aggregate by _groupingexpression (count)",

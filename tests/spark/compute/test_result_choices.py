@@ -1,0 +1,217 @@
+"""Results that ties decide, below other operators: whatever a step does, one choice is shown.
+
+What is computed anew may be another choice than what a state has. What comes later must not follow
+from one of them while the other one is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from shardline.app import testing as app_testing
+from shardline.app.compute.view.choice_rule import ChoiceState
+from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.view_states import ViewStates
+from shardline.app.execution.object_shards import drop_object_shard
+from shardline.app.protocol.objects import state_shards
+from shardline.testing import Lab, assert_follows_changes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SQL = """
+CREATE SOURCE a USING json OPTIONS (path '/nowhere') SCHEMA (k BIGINT, id BIGINT, w DOUBLE);
+CREATE SOURCE c USING json OPTIONS (path '/nowhere') SCHEMA (odd BIGINT, name STRING);
+CREATE MATERIALIZED VIEW v AS
+    WITH one AS (SELECT id % 2 AS odd FROM
+        (SELECT id, row_number() OVER (PARTITION BY k ORDER BY w) AS place FROM a) WHERE place = 1)
+    SELECT c.name, g.n FROM (SELECT odd, count(*) AS n FROM one GROUP BY odd) g
+    JOIN c ON c.odd = g.odd;
+"""
+"""Of each key there are two rows, an odd one and an even one, and nothing else tells them apart."""
+
+KEYS = 40
+CHOICE, COUNTS = state_shards("v")[:2]
+
+
+class Pairs:
+    """The rows of all keys: pairs of which some come and some go."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.keys = set(range(KEYS))
+        lab.push("a", self._rows(self.keys), at=0)
+        lab.push("c", [(0, "even"), (1, "odd")], at=0)
+        lab.advance(1)
+
+    def _rows(self, keys: set[int]) -> list[tuple[Any, ...]]:
+        return [(key, 2 * key + odd, 1.0) for key in sorted(keys) for odd in (0, 1)]
+
+    def step(self, time: int) -> None:
+        """Three keys go, and another one comes."""
+        gone = set(sorted(self.keys)[:3])
+        self.lab.push("a", self._rows(gone), at=time, diff=-1)
+        self.lab.push("a", self._rows({100 + time}), at=time)
+        self.keys = (self.keys - gone) | {100 + time}
+        self.lab.advance(time + 1)
+
+    def step_beside(self, time: int) -> None:
+        """Only the other input changes."""
+        self.lab.push("c", [(0, f"name {time}")], at=time)
+        self.lab.advance(time + 1)
+
+    def rows(self, name: str, time: int) -> list[tuple[Any, ...]]:
+        with self.lab.client.reader(name) as reader:
+            return [tuple(row.values()) for row in reader.snapshot(time).to_pylist()]
+
+    def check(self, time: int) -> None:
+        """One row of each key is counted, and all that is kept and shown is of the same ones."""
+        shown = dict(self.rows("v", time))
+        assert shown.get("odd", 0) + shown.get("even", 0) == len(self.keys), shown
+        for name in (CHOICE, COUNTS):
+            upper = self.lab.client.state(name).upper.time
+            assert upper is not None
+        kept = self.rows(CHOICE, self.upper(CHOICE) - 1)
+        assert {key for *_, key in kept} == self.keys
+        chosen = Counter(odd for odd, *_ in kept)
+        assert shown == {
+            name: chosen[odd] for odd, name in enumerate(["even", "odd"]) if chosen[odd]
+        } | {name: n for name, n in shown.items() if name.startswith("name")}
+        counted = {row[0]: row[1] for row in self.rows(COUNTS, self.upper(COUNTS) - 1)}
+        assert counted == dict(chosen)
+
+    def upper(self, name: str) -> int:
+        upper = self.lab.client.state(name).upper.time
+        assert upper is not None
+        return upper
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is made is of the other choice, of each key."""
+
+    def swapped(*given: Any) -> DataFrame:
+        rows: DataFrame = given[2]
+        return rows.withColumn("c1", (F.lit(1) - F.col("c1")).cast("bigint"))
+
+    monkeypatch.setattr(ChoiceState, "contents", swapped)
+
+
+@pytest.fixture
+def lab(spark: SparkSession) -> Iterator[Lab]:
+    with Lab(spark, SQL, follow_changes=True) as made:
+        yield made
+
+
+def ways(lab: Lab) -> list[str]:
+    return [step.way for step in lab.steps("v")]
+
+
+def test_a_choice_stays_as_long_as_its_rows_are_there(lab: Lab) -> None:
+    """And the plan says that it follows, as users test it."""
+    pairs = Pairs(lab)
+    pairs.check(0)
+    for time in range(1, 5):
+        pairs.step(time)
+        pairs.check(time)
+    assert ways(lab) == ["recompute", *["incremental"] * 4]
+    assert_follows_changes(lab, "v")
+
+
+@pytest.mark.parametrize("lost", [[CHOICE], [COUNTS], [COUNTS, CHOICE]], ids=len)
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.usefixtures("other")
+def test_a_choice_that_is_lost_takes_along_what_was_made_of_it(
+    lab: Lab, lost: list[str], *, beside: bool
+) -> None:
+    """Another one is made in its place, also where nothing of it has changed."""
+    pairs = Pairs(lab)
+    for time in range(1, 5):
+        if time == 2:
+            for name in lost:
+                drop_object_shard(lab.client, name, lambda: None)
+        (pairs.step_beside if beside and time == 2 else pairs.step)(time)
+        pairs.check(time)
+    assert "incremental" in ways(lab)[2:]
+
+
+@pytest.mark.usefixtures("other")
+def test_a_step_that_is_cheaper_anew_is_of_one_choice(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States are there and would follow."""
+    pairs, anew = Pairs(lab), [False]
+    follows = app_testing._AlwaysFollow.follows
+    monkeypatch.setattr(
+        app_testing._AlwaysFollow,
+        "follows",
+        lambda self, *given: follows(self, *given) and not anew[0],
+    )
+    for time in range(1, 6):
+        anew[0] = time == 2
+        pairs.step(time)
+        pairs.check(time)
+    assert ways(lab)[2] == "recompute"
+
+
+@pytest.mark.usefixtures("other")
+def test_the_choice_of_the_query_itself_is_left_before_anything_follows_from_states(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States cannot be settled for a moment: another writer is at one of them."""
+    pairs, anew = Pairs(lab), [False]
+    monkeypatch.setattr(app_testing._AlwaysFollow, "follows", lambda *_: not anew[0])
+    settle = ViewStates.settle
+    monkeypatch.setattr(ViewStates, "settle", lambda *given: not anew[0] and settle(*given))
+    for time in range(1, 6):
+        anew[0] = time == 2
+        pairs.step(time)
+        if not anew[0]:
+            pairs.check(time)
+        else:
+            assert not lab.client.exists(CHOICE)
+            assert not lab.client.exists(COUNTS)
+    assert ways(lab)[1:] == [
+        "incremental",
+        "recompute",
+        "recompute",
+        "incremental",
+        "incremental",
+    ]
+
+
+class Killed(Exception):
+    """The process has ended here."""
+
+
+@pytest.mark.parametrize("append", [StateShard.append, ViewSink.append], ids=["state", "output"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_step_that_is_given_up_in_the_middle_goes_on_with_its_choice(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, append: Callable[..., Any], number: int
+) -> None:
+    """Of an append that was not made nothing is known; what was appended is not chosen again."""
+    pairs, left = Pairs(lab), [0]
+    cls: Any = StateShard if append is StateShard.append else ViewSink
+
+    def counted(*given: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return append(*given, **named)
+
+    monkeypatch.setattr(cls, "append", counted)
+    for time in range(1, 4):
+        left[0] = number if time == 2 else 0
+        try:
+            pairs.step(time)
+        except Killed:
+            lab.advance(time + 1)
+        pairs.check(time)

@@ -1,0 +1,100 @@
+"""Results that ties or the order of adding decide are states, where more than the view is above."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from shardline.app.execution.observations import Stepped
+from support.profiles import some_of
+from support.spark.bids import bids_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from support.spark.view_world import ViewWorld
+
+pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are put together here
+
+
+@pytest.fixture(scope="module")
+def worlds(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], ViewWorld]:
+    """Worlds by their seeds."""
+    return cache(lambda seed: bids_world(spark, tmp_path_factory.mktemp("bids"), seed))
+
+
+LATEST: Final = (
+    "(SELECT *, row_number() OVER (PARTITION BY item ORDER BY price DESC, id) AS place FROM bids)"
+)
+TOTALS: Final = "(SELECT item, sum(weight) AS total FROM bids GROUP BY item)"
+QUERIES: Final = {
+    "latest_joined": f"SELECT b.id, i.city FROM {LATEST} b JOIN items i ON i.name = b.item "
+    "WHERE b.place = 1",
+    "latest_joined_on": f"SELECT i.city, b.note FROM items i LEFT JOIN {LATEST} b "
+    "ON i.name = b.item AND b.place <= 2",
+    "latest_grouped": f"SELECT note, count(*) AS n FROM {LATEST} WHERE place <= 3 GROUP BY note",
+    "latest_without_key": f"SELECT id, price FROM (SELECT id, price, place FROM {LATEST}) "
+    "WHERE place <= 2",
+    "totals_joined": f"SELECT i.city, t.total FROM {TOTALS} t JOIN items i ON i.name = t.item",
+    "totals_at_both_sides": f"SELECT a.id, t.total FROM bids a JOIN {TOTALS} t "
+    "ON a.item <=> t.item WHERE a.weight > t.total OR a.price > 6",
+    "totals_of_totals": "SELECT price, sum(total) AS all FROM (SELECT item, price, sum(weight) "
+    "AS total FROM bids GROUP BY item, price) GROUP BY price",
+    "totals_counted": f"SELECT total, count(*) AS n FROM {TOTALS} GROUP BY total",
+    "hidden_keys": "SELECT n, total FROM (SELECT count(*) AS n, sum(weight) AS total "
+    "FROM bids GROUP BY item, price) WHERE n > 1",
+    "greatest_total": "SELECT max(total) AS m FROM (SELECT sum(weight) AS total FROM bids "
+    "GROUP BY item, day)",
+    "ranked": f"SELECT item, total, rank() OVER (ORDER BY total) AS r FROM {TOTALS}",
+    "first_totals": f"SELECT item, total FROM {TOTALS} WHERE item IS NOT NULL "
+    "ORDER BY total DESC, item LIMIT 2",
+    "first_totals_joined": "SELECT i.city, t.n FROM items i JOIN (SELECT item, n FROM (SELECT "
+    "item, count(*) AS n, sum(weight) AS w FROM bids GROUP BY item) ORDER BY w, item LIMIT 2) t "
+    "ON i.name = t.item",
+    "in_union": f"SELECT item AS a, total FROM {TOTALS} UNION ALL SELECT note, weight FROM {LATEST}"
+    " WHERE place < 3",
+    "in_a_condition": f"SELECT id FROM bids WHERE item IN (SELECT item FROM {TOTALS} "
+    "WHERE total > 0)",
+    "not_in_a_condition": f"SELECT name FROM items i WHERE NOT EXISTS (SELECT 1 FROM {LATEST} b "
+    "WHERE b.item = i.name AND b.price > 7 AND b.place = 1)",
+    "windows_of_windows": "SELECT note, id FROM (SELECT *, row_number() OVER (PARTITION BY note "
+    f"ORDER BY place, id) AS again FROM {LATEST}) WHERE again = 1",
+    "lag": "SELECT d, count(*) AS n FROM (SELECT price - lag(price) OVER (PARTITION BY item "
+    "ORDER BY id) AS d FROM bids) GROUP BY d",
+    "lists": "SELECT i.city, b.ids FROM items i JOIN (SELECT item, sort_array(collect_list(id)) "
+    "AS ids FROM bids GROUP BY item) b ON b.item = i.name",
+    "expressions": "SELECT i.city, t.total + 1 AS more FROM items i JOIN (SELECT upper(item) AS u, "
+    "sum(weight) * 2 AS total FROM bids GROUP BY upper(item)) t ON upper(i.name) = t.u",
+    "distinct": f"SELECT DISTINCT total FROM {TOTALS}",
+    "by_itself": f"SELECT a.item, a.total FROM {TOTALS} a JOIN {TOTALS} b ON a.total = b.total",
+    "outer": f"SELECT coalesce(t.total, -1) AS total, b.price FROM {TOTALS} t "
+    f"FULL JOIN {LATEST} b ON t.item = b.note",
+}
+
+
+def is_followed(world: ViewWorld, name: str, query: str) -> bool:
+    """True if a view is right at each time, and follows its changes after the first contents."""
+    kept = world.kept(f"result_{name}", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
+    anew = [one.reason for one in world.bench.told(Stepped) if one.id == kept.name and one.reason]
+    return anew == ["its first contents"]
+
+
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    some_of(itertools.product([1, 2, 3], QUERIES), [(1, name) for name in QUERIES]),
+)
+def test_what_is_above_results_follows_their_changes(
+    worlds: Callable[[int], ViewWorld], seed: int, name: str
+) -> None:
+    """At each time the view has what Spark says of all rows."""
+    assert is_followed(worlds(seed), name, QUERIES[name])
