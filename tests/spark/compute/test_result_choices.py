@@ -7,7 +7,7 @@ from one of them while the other one is shown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app import testing as app_testing
 from shardline.app.compute.view.choice_rule import ChoiceState
-from shardline.app.compute.view.output import ViewSink
-from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.object_shards import drop_object_shard
 from shardline.app.protocol.objects import state_shards
@@ -126,7 +124,7 @@ def test_a_choice_stays_as_long_as_its_rows_are_there(lab: Lab) -> None:
     assert_follows_changes(lab, "v")
 
 
-@pytest.mark.parametrize("lost", [[CHOICE], [COUNTS], [COUNTS, CHOICE]], ids=len)
+@pytest.mark.parametrize("lost", [[CHOICE], [COUNTS], [COUNTS, CHOICE]], ids="-".join)
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.usefixtures("other")
 def test_a_choice_that_is_lost_takes_along_what_was_made_of_it(
@@ -186,32 +184,3 @@ def test_the_choice_of_the_query_itself_is_left_before_anything_follows_from_sta
         "incremental",
         "incremental",
     ]
-
-
-class Killed(Exception):
-    """The process has ended here."""
-
-
-@pytest.mark.parametrize("append", [StateShard.append, ViewSink.append], ids=["state", "output"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_step_that_is_given_up_in_the_middle_goes_on_with_its_choice(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, append: Callable[..., Any], number: int
-) -> None:
-    """Of an append that was not made nothing is known; what was appended is not chosen again."""
-    pairs, left = Pairs(lab), [0]
-    cls: Any = StateShard if append is StateShard.append else ViewSink
-
-    def counted(*given: Any, **named: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        return append(*given, **named)
-
-    monkeypatch.setattr(cls, "append", counted)
-    for time in range(1, 4):
-        left[0] = number if time == 2 else 0
-        try:
-            pairs.step(time)
-        except Killed:
-            lab.advance(time + 1)
-        pairs.check(time)
