@@ -204,8 +204,9 @@ class Regions:
         if region is not None:
             self.by_top[node] = region
             self._inside |= region.nodes
-            for source in region.sources:
-                self._walk(source.node, PathAbove())
+            for source, above in _paths(node, path, {one.node for one in region.sources}):
+                # Operators of the region are in no state below it: their conditions remain.
+                self._walk(source, PathAbove(conditions=above.conditions))
             return
         if self._must_be_top(node):
             self.refused[node] = self._why_refused(node)
@@ -368,6 +369,18 @@ def _own_columns(top: QueryNode) -> list[Any]:
     keys = read_sequence(top.plan.groupingExpressions())
     more = {number_of(key): key for key in keys if _is_column(key)}
     return list({**more, **{number_of(one): one for one in top.output}}.values())
+
+
+def _paths(
+    node: QueryNode, path: PathAbove, sources: AbstractSet[QueryNode]
+) -> Iterator[tuple[QueryNode, PathAbove]]:
+    """What is above each source of a region, at and below an operator of it."""
+    for side, child in enumerate(node.children):
+        below = path.below(node, side)
+        if child in sources:
+            yield child, below
+        else:
+            yield from _paths(child, below, sources)
 
 
 def _until(

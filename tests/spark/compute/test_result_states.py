@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from shardline.app.compute.view.change_plan import ChangePlan
+from shardline.app.compute.view.choice_rule import ResultState
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.execution.observations import Stepped
 from support.profiles import some_of
 from support.spark.bids import bids_world
@@ -91,10 +94,75 @@ def is_followed(world: ViewWorld, name: str, query: str) -> bool:
 
 @pytest.mark.parametrize(
     ("seed", "name"),
-    some_of(itertools.product([1, 2, 3], QUERIES), [(1, name) for name in QUERIES]),
+    some_of(
+        itertools.product([1, 2, 3], QUERIES),
+        [
+            (1, "latest_joined_on"),
+            (2, "latest_without_key"),
+            (3, "totals_at_both_sides"),
+            (1, "hidden_keys"),
+            (2, "first_totals_joined"),
+            (3, "windows_of_windows"),
+            (1, "outer"),
+        ],
+    ),
 )
 def test_what_is_above_results_follows_their_changes(
     worlds: Callable[[int], ViewWorld], seed: int, name: str
 ) -> None:
     """At each time the view has what Spark says of all rows."""
     assert is_followed(worlds(seed), name, QUERIES[name])
+
+
+BIDS: Final = "id BIGINT, item STRING, price INT, weight DOUBLE, note STRING, at TIMESTAMP"
+ITEMS: Final = "name STRING, city STRING"
+
+JOIN: Final = "JOIN items i ON i.name = b.item"
+IS_FIRST: Final = "(b.place = 1)"
+FIRST: Final = {
+    "where": f"SELECT b.id, i.city FROM {LATEST} b {JOIN} WHERE b.place = 1",
+    "on": f"SELECT b.id, i.city FROM {LATEST} b {JOIN} AND b.place = 1",
+    "on_right": f"SELECT b.id, i.city FROM items i LEFT JOIN {LATEST} b ON i.name = b.item "
+    "AND b.place = 1",
+    "on_left": f"SELECT b.id, i.city FROM {LATEST} b RIGHT {JOIN} AND b.place = 1",
+    "of_left": f"SELECT b.id, i.city FROM {LATEST} b LEFT {JOIN} WHERE b.place = 1",
+    "semi": f"SELECT id FROM {LATEST} b LEFT SEMI {JOIN} WHERE b.place = 1",
+    "anti": f"SELECT city FROM items i LEFT ANTI JOIN {LATEST} b ON i.name = b.item "
+    "AND b.place = 1",
+    "now": f"SELECT b.id, i.city FROM {LATEST} b {JOIN} WHERE b.place = 1 AND b.at > now()",
+}
+"""Rows of other places come to nothing."""
+
+ALL: Final = {
+    "on_the_side_that_stays": f"SELECT b.id FROM {LATEST} b LEFT {JOIN} AND b.place = 1",
+    "full": f"SELECT b.id, i.city FROM {LATEST} b FULL {JOIN} AND b.place = 1",
+    "padding": f"SELECT b.id FROM items i LEFT JOIN {LATEST} b ON i.name = b.item "
+    "WHERE b.place IS NULL",
+    "of_the_other_side": f"SELECT city FROM items i LEFT ANTI JOIN {LATEST} b ON i.name = b.item "
+    "WHERE i.city = 'x'",
+    "of_both_sides": f"SELECT b.id FROM {LATEST} b {JOIN} WHERE b.place = length(i.city)",
+    "of_groups": f"SELECT count(*) AS n FROM {LATEST} b {JOIN} GROUP BY b.item, b.place "
+    "HAVING b.place = 1",
+    "one_row": f"SELECT city, (SELECT b.id FROM {LATEST} b WHERE i.name = b.item AND b.place = "
+    "length(i.city)) AS id FROM items i",
+    "fails": f"SELECT b.id FROM {LATEST} b {JOIN} WHERE b.place = 1 AND 10 div (b.id - 1) > 0",
+    "fails_below": f"SELECT * FROM (SELECT b.id, b.place FROM {LATEST} b {JOIN} "
+    "WHERE 10 div (b.id - 1) > 0) b WHERE b.place = 1",
+}
+"""They come to something, or the query may fail at one of them."""
+
+
+@pytest.mark.parametrize("name", [*FIRST, *ALL])
+def test_a_state_has_no_rows_that_come_to_nothing(spark: SparkSession, name: str) -> None:
+    """Conditions from above leave them out, as far as that leaves out no error."""
+    empty = {"bids": BIDS, "items": ITEMS}
+    columns = {
+        table: with_times(spark.createDataFrame([], kinds).schema) for table, kinds in empty.items()
+    }
+    plan = ChangePlan(spark, {**FIRST, **ALL}[name], columns)
+    (state,) = (one for one in plan.states if isinstance(one, ResultState))
+    node, found = state.source.children[0], []
+    while node.kind == "Filter":
+        found.append(str(node.plan.condition().sql()))
+        (node,) = node.children
+    assert found == ([IS_FIRST] if name in FIRST else [])
