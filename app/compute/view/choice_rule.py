@@ -1,4 +1,4 @@
-"""What a query chooses becomes the reading of a state: rows that other rows might stand for.
+"""Rows that a query chooses are a state, where other rows might stand in their place.
 
     join over LIMIT 10 over Sort over X     becomes    join over the rows of a state, and a state of
                                                        LIMIT 10 over Sort over the first rows of X
