@@ -62,6 +62,14 @@ _QUERIES: Final = {
         "SELECT shop, id, price, place FROM (SELECT *, row_number() OVER (PARTITION BY shop "
         "ORDER BY price DESC, id) AS place FROM orders) WHERE place <= 10"
     ),
+    "last of each customer, joined": (
+        "SELECT c.name, o.price FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY "
+        "id DESC) AS place FROM orders) o JOIN customers c ON o.customer = c.id WHERE o.place = 1"
+    ),
+    "sums of doubles, joined": (
+        "SELECT c.name, t.total FROM (SELECT customer, sum(price / 2) AS total FROM orders "
+        "GROUP BY customer) t JOIN customers c ON t.customer = c.id WHERE t.total > 100"
+    ),
     "dearest of each shop": (
         "SELECT shop, count(*) AS n, max(price) AS dearest FROM orders GROUP BY shop"
     ),
