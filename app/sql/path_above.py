@@ -92,8 +92,6 @@ class PathAbove:
         if node.kind != "Join":
             return
         kind = join_kind(node)
-        if kind == "LeftSingle":
-            return  # a second row is an error, which must not be missed
         is_inner = kind in INNER_JOINS
         if is_inner or KEPT_SIDE.get(kind) == side:
             yield from self.conditions

@@ -210,7 +210,8 @@ class ChangePlan:
             normal,
             needed=needed_rows(judged, tree),
             choices=judged.choices,
-            first={*self._order.evaluated_first(self.query, {})} if judged.choices else (),
+            order=self._order,
+            query=self.query,
         )
         self._query = self._with_states(self.query, rules)
         self.chooses = any(isinstance(state, ChoiceState) for state in self.states)

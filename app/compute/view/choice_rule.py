@@ -138,10 +138,17 @@ class ChoiceRule:
             name: Names no input, and no other state.
             conditions: By which rows are left out; over columns of the last operator.
         """
-        wider = self._filtered(self._with_keys(choice, choice.last, above), conditions)
+        wider = self.filtered(self._with_keys(choice, choice.last, above), conditions)
         kept = needed | {number_of(key) for key in choice.keys}
         columns = [one for one in wider.distinct_output if number_of(one) in kept]
         return self._split(wider, columns, name, ResultState)
+
+    def filtered(self, node: QueryNode, conditions: Iterable[Any]) -> QueryNode:
+        """An operator with conditions above it, the first one below the others."""
+        for one in conditions:
+            plan = self._operators.plans.make("Filter", one, node.plan)
+            node = QueryNode(plan, "Filter", "", (node,), node.inputs)
+        return node
 
     def _split(
         self, node: QueryNode, columns: Sequence[Any], name: str, kind: type[_State]
@@ -186,12 +193,6 @@ class ChoiceRule:
             columns = self._longer(over.projectList(), missing)
             wider = replace(wider, plan=plans.make("Project", columns, below.plan))
         return wider
-
-    def _filtered(self, node: QueryNode, conditions: Iterable[Any]) -> QueryNode:
-        for one in conditions:
-            plan = self._operators.plans.make("Filter", one, node.plan)
-            node = QueryNode(plan, "Filter", "", (node,), node.inputs)
-        return node
 
     def _missing(self, choice: Choice, node: QueryNode) -> list[Any]:
         there = set(node.numbers)

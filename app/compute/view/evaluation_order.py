@@ -129,6 +129,28 @@ class EvaluationOrder:
         """
         yield from self._first(root, states, _Above())
 
+    def may_fail_beside(self, root: QueryNode, inside: QueryNode, columns: Iterable[int]) -> bool:
+        """True if what can fail outside of an operator may be about some of its columns.
+
+        Args:
+            root: The last operator of the query.
+            inside: The operator.
+            columns: Numbers of its columns; what is computed of them, or equals them, counts, too.
+        """
+        failing: set[int] = set()
+        same: list[tuple[int, int]] = []
+        for node in _outside(root, inside):
+            for one in self._failing(node):
+                failing.update(numbers_read(one))
+            same += [*_equal_columns(node), *_made_of(node)]
+        return not failing.isdisjoint(_Above(equal=frozenset(same)).inferred(columns).columns)
+
+    def is_safe_down_from(self, node: QueryNode) -> bool:
+        """True if no operator can fail at a row, from one on down to the inputs."""
+        if node.input:
+            return True
+        return self.is_safe(node) and all(map(self.is_safe_down_from, node.children))
+
     def is_safe(self, node: QueryNode) -> bool:
         """True if an operator cannot fail at a row."""
         # A subquery with more than one row is an error, which is found by the join.
@@ -186,6 +208,32 @@ class EvaluationOrder:
                 if not cannot_fail(self._spark, one)
             )
         return self._fails[node]
+
+
+def _outside(node: QueryNode, inside: QueryNode) -> Iterator[QueryNode]:
+    """The operators of a query, without one and all below it."""
+    if node is inside or node.input:
+        return
+    yield node
+    for child in node.children:
+        yield from _outside(child, inside)
+
+
+def _made_of(node: QueryNode) -> Iterator[tuple[int, int]]:
+    """The columns of an operator, each with those of its children that it is made of."""
+    match node.kind:
+        case "Aggregate":
+            made = read_sequence(node.plan.aggregateExpressions())
+        case "Project":
+            made = read_sequence(node.plan.projectList())
+        case "Union":
+            made = []
+            for child in node.children:
+                yield from zip(node.numbers, child.numbers, strict=True)
+        case _:
+            made = []
+    for one in made:
+        yield from ((number_of(one), number) for number in numbers_read(one))
 
 
 def _infers_filter(node: QueryNode) -> bool:

@@ -4,7 +4,8 @@
     steps.staged(…)          the rows of a plan, staged
 
 Invariants:
-    A change is computed once: of rows that tie another time might choose others.
+    What follows reads a change from the state, and never computes it again: then others of the
+    rows that tie might come.
 """
 
 from __future__ import annotations

@@ -10,21 +10,24 @@ view, what it lets through is one, too. So are results that ties decide, or the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.choice_rule import ChoiceRule, LimitState, ResultState
+from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.sql.decided_values import holds_opaque
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.query_tree import QueryNode
+from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.app.sql.strategy import keeps_limits
 from shardline.app.sql.temporal_filters import split_condition, uses_clock
 from shardline.app.sql.touched_keys import Choice, Regions
+from shardline.datasource.frames import number_of, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +66,8 @@ class StateRules:
         *,
         needed: Mapping[QueryNode, int],
         choices: Mapping[QueryNode, Choice],
-        first: Collection[QueryNode] = (),
+        order: EvaluationOrder,
+        query: QueryNode,
     ) -> None:
         """For one query.
 
@@ -73,7 +77,8 @@ class StateRules:
             normal: The query's plan in its normal form.
             needed: As of `needed_rows`.
             choices: Results that are states.
-            first: Operators whose conditions are evaluated before all that can fail at a row.
+            order: Of the plan.
+            query: The query.
         """
         self._spark = session
         self._groups = AggregateRule(session, operators)
@@ -82,7 +87,9 @@ class StateRules:
         self._first_rows = FirstRowsRule(session, self.exact, operators)
         self._chosen = ChoiceRule(self.exact, operators)
         self._choices = choices
-        self._first = first
+        self._order = order
+        self._query = query
+        self._first = {*order.evaluated_first(query, {})} if choices else set()
         self._needed_rows = needed
         self._needed_columns = needed_columns(normal)
 
@@ -97,10 +104,14 @@ class StateRules:
         Raises:
             NotIncremental: It is to be a state, and cannot be.
         """
+        found = self._split(node, above, name)
+        return None if found is None else (self._constrained(node, found[0]), found[1])
+
+    def _split(
+        self, node: QueryNode, above: QueryNode, name: str
+    ) -> tuple[QueryNode, State] | None:
         if node in self._choices:
-            choice = self._choices[node]
-            conditions = self._conditions_of(choice)
-            return self._chosen.results(choice, above, self._needed_columns, name, conditions)
+            return self._results(self._choices[node], above, name)
         if node in self._needed_rows:
             return self._of_order(above, self._needed_rows[node], name)
         if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
@@ -121,12 +132,40 @@ class StateRules:
             return self._first_rows.split(above, rows, self._needed_columns, name)
         return self._chosen.limit(above, self._needed_columns, name)
 
+    def _results(
+        self, choice: Choice, above: QueryNode, name: str
+    ) -> tuple[QueryNode, ResultState]:
+        """The same for results that are not decided.
+
+        Raises:
+            NotIncremental: Elsewhere something can fail at a row of a key that has no results.
+        """
+        # A condition on keys, or on what equals them, is evaluated before there are results: also
+        # for keys of which the state has no rows. It would miss the error.
+        keys = map(number_of, choice.keys)
+        if self._order.may_fail_beside(self._query, choice.last, keys):
+            raise NotIncremental("a condition that can fail, on a key of what ties decide")
+        conditions = self._conditions_of(choice) if choice.last in self._first else ()
+        return self._chosen.results(choice, above, self._needed_columns, name, conditions)
+
+    def _constrained(self, node: QueryNode, read: QueryNode) -> QueryNode:
+        """What is read of a state, with the conditions that hold below it and can fail at a row.
+
+        They hold for all of it. But Spark infers them for what it is joined with, where it does not
+        see that they come from below a state (InferFiltersFromConstraints), and fails there.
+        """
+        if self._order.is_safe_down_from(node):
+            return read
+        columns = read.plan.outputSet()
+        for condition in read_sequence(node.plan.constraints().toSeq()):
+            is_known = condition.references().subsetOf(columns)
+            if is_known and not cannot_fail(self._spark, condition):
+                read = self._chosen.filtered(read, [condition])
+        return read
+
     def _conditions_of(self, choice: Choice) -> Iterator[Any]:
-        """The conditions from above that leave out rows of a state, and no error of the query."""
-        if choice.last not in self._first:
-            return  # something in between can fail at a row that a condition leaves out
+        """The conditions from above over columns of the results."""
         columns = choice.last.plan.outputSet()
-        for node, condition in choice.conditions:
-            known = condition.references().subsetOf(columns) and condition.deterministic()
-            if known and node in self._first and not uses_clock(self._spark, condition):
+        for _, condition in choice.conditions:
+            if condition.references().subsetOf(columns) and not uses_clock(self._spark, condition):
                 yield condition

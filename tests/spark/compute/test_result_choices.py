@@ -6,6 +6,7 @@ from one of them while the other one is shown.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.object_shards import drop_object_shard
 from shardline.app.protocol.objects import state_shards
 from shardline.testing import Lab, assert_follows_changes
+from support.profiles import some_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,22 +76,18 @@ class Pairs:
         """One row of each key is counted, and all that is kept and shown is of the same ones."""
         shown = dict(self.rows("v", time))
         assert shown.get("odd", 0) + shown.get("even", 0) == len(self.keys), shown
-        for name in (CHOICE, COUNTS):
-            upper = self.lab.client.state(name).upper.time
-            assert upper is not None
-        kept = self.rows(CHOICE, self.upper(CHOICE) - 1)
-        assert {key for *_, key in kept} == self.keys
-        chosen = Counter(odd for odd, *_ in kept)
-        assert shown == {
-            name: chosen[odd] for odd, name in enumerate(["even", "odd"]) if chosen[odd]
-        } | {name: n for name, n in shown.items() if name.startswith("name")}
-        counted = {row[0]: row[1] for row in self.rows(COUNTS, self.upper(COUNTS) - 1)}
-        assert counted == dict(chosen)
+        kept = self._state(CHOICE)
+        assert {key for _, key in kept} == self.keys
+        chosen = Counter(odd for odd, _ in kept)
+        assert {odd: n for odd, n, *_ in self._state(COUNTS)} == chosen
+        named = Counter({"even": chosen[0], "odd": chosen[1]})
+        assert {name: n for name, n in shown.items() if name in named} == +named
 
-    def upper(self, name: str) -> int:
+    def _state(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows of a state, as of its last time."""
         upper = self.lab.client.state(name).upper.time
         assert upper is not None
-        return upper
+        return self.rows(name, upper - 1)
 
 
 @pytest.fixture
@@ -124,11 +122,16 @@ def test_a_choice_stays_as_long_as_its_rows_are_there(lab: Lab) -> None:
     assert_follows_changes(lab, "v")
 
 
-@pytest.mark.parametrize("lost", [[CHOICE], [COUNTS], [COUNTS, CHOICE]], ids="-".join)
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("lost", "beside"),
+    some_of(
+        itertools.product([(CHOICE,), (COUNTS,), (COUNTS, CHOICE)], [True, False]),
+        [((CHOICE,), True), ((COUNTS,), False)],
+    ),
+)
 @pytest.mark.usefixtures("other")
 def test_a_choice_that_is_lost_takes_along_what_was_made_of_it(
-    lab: Lab, lost: list[str], *, beside: bool
+    lab: Lab, lost: tuple[str, ...], *, beside: bool
 ) -> None:
     """Another one is made in its place, also where nothing of it has changed."""
     pairs = Pairs(lab)

@@ -7,11 +7,15 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from pyspark.errors import ArithmeticException
 
 from shardline.app.compute.view.change_plan import ChangePlan
 from shardline.app.compute.view.choice_rule import ResultState
+from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.execution.observations import Stepped
+from shardline.datasource.errors import Determinate
+from shardline.testing import Lab
 from support.profiles import some_of
 from support.spark.bids import bids_world
 
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from shardline.app.compute.view.state_rules import State
     from support.spark.view_world import ViewWorld
+    from support.spark.views import Row
 
 pytestmark = pytest.mark.spark
 
@@ -145,6 +151,8 @@ ALL: Final = {
     "HAVING b.place = 1",
     "one_row": f"SELECT city, (SELECT b.id FROM {LATEST} b WHERE i.name = b.item AND b.place = "
     "length(i.city)) AS id FROM items i",
+    "may_have_two_rows": f"SELECT * FROM (SELECT b.id, b.place, (SELECT i.city FROM items i WHERE "
+    f"i.name = b.item) AS city FROM {LATEST} b) WHERE place = 1",
     "fails": f"SELECT b.id FROM {LATEST} b {JOIN} WHERE b.place = 1 AND 10 div (b.id - 1) > 0",
     "fails_below": f"SELECT * FROM (SELECT b.id, b.place FROM {LATEST} b {JOIN} "
     "WHERE 10 div (b.id - 1) > 0) b WHERE b.place = 1",
@@ -152,17 +160,87 @@ ALL: Final = {
 """They come to something, or the query may fail at one of them."""
 
 
-@pytest.mark.parametrize("name", [*FIRST, *ALL])
-def test_a_state_has_no_rows_that_come_to_nothing(spark: SparkSession, name: str) -> None:
-    """Conditions from above leave them out, as far as that leaves out no error."""
+def states_of(spark: SparkSession, query: str) -> list[State]:
     empty = {"bids": BIDS, "items": ITEMS}
     columns = {
         table: with_times(spark.createDataFrame([], kinds).schema) for table, kinds in empty.items()
     }
-    plan = ChangePlan(spark, {**FIRST, **ALL}[name], columns)
-    (state,) = (one for one in plan.states if isinstance(one, ResultState))
+    return ChangePlan(spark, query, columns).states
+
+
+@pytest.mark.parametrize("name", [*FIRST, *ALL])
+def test_a_state_has_no_rows_that_come_to_nothing(spark: SparkSession, name: str) -> None:
+    """Conditions from above leave them out, as far as that leaves out no error."""
+    states = states_of(spark, {**FIRST, **ALL}[name])
+    (state,) = (one for one in states if isinstance(one, ResultState))
     node, found = state.source.children[0], []
     while node.kind == "Filter":
         found.append(str(node.plan.condition().sql()))
         (node,) = node.children
     assert found == ([IS_FIRST] if name in FIRST else [])
+
+
+def test_rows_that_go_by_themselves_are_above_the_results(spark: SparkSession) -> None:
+    """Their state is another one, also where nothing is between a temporal filter and a window."""
+    query = f"SELECT city FROM (SELECT * FROM {LATEST} WHERE place = 1 AND at > now()) b {JOIN}"
+    assert [type(one) for one in states_of(spark, query)] == [ResultState, TemporalState]
+
+
+BELOW: Final = (
+    "SELECT b.id, i.city FROM (SELECT *, row_number() OVER (PARTITION BY item ORDER BY id) "
+    f"AS place FROM bids WHERE 10 div (length(item) - 4) > 0) b {JOIN} WHERE b.place = 1"
+)
+FAILING: Final = {
+    "above": f"SELECT b.id, i.city FROM (SELECT * FROM {LATEST} WHERE place = 1 AND note = 'a') b "
+    f"{JOIN} WHERE 10 div (length(b.item) - 4) > 0",
+    "above_groups": "SELECT n FROM (SELECT item, count(*) AS n, sum(weight) AS w FROM bids "
+    "GROUP BY item) WHERE w > 0 AND 10 div (length(item) - 4) > 0",
+    "beside": f"SELECT b.id, i.city FROM (SELECT * FROM {LATEST} WHERE place = 1 AND note = 'a') b "
+    "JOIN (SELECT * FROM items WHERE 10 div (length(name) - 4) > 0) i ON i.name = b.item",
+    "below": BELOW,
+    "inferred": BELOW,
+    "inferred_of_groups": "SELECT b.n, i.city FROM (SELECT item, count(*) AS n FROM bids "
+    f"WHERE 10 div (length(item) - 4) > 0 GROUP BY item) b {JOIN}",
+}
+"""Queries that fail at a lamp: one of `items` where it is inferred, else of `bids`."""
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_view_fails_at_the_times_at_which_its_query_fails(spark: SparkSession, name: str) -> None:
+    """Also at a row that is left out below, or of the other side: Spark takes conditions there."""
+    query, where = FAILING[name], "items" if name.startswith("inferred") else "bids"
+    sql = f"""
+    CREATE SOURCE bids USING json OPTIONS (path '/nowhere') SCHEMA ({BIDS});
+    CREATE SOURCE items USING json OPTIONS (path '/nowhere') SCHEMA ({ITEMS});
+    CREATE MATERIALIZED VIEW v AS {query};
+    """
+    schemas = {"bids": BIDS, "items": ITEMS}
+    rows: dict[str, list[Row]] = {
+        "bids": [(1, "chair", 1, 0.5, "a", None)],
+        "items": [("chair", "Rome")],
+    }
+    lamps: dict[str, Row] = {"bids": (2, "lamp", 1, 0.5, "b", None), "items": ("lamp", "Oslo")}
+    with Lab(spark, sql, follow_changes=True) as lab:
+        for table, there in rows.items():
+            lab.push(table, there, at=0)
+        lab.advance(1)
+        lab.push(where, [lamps[where]], at=1)
+        lab.advance(2)
+        lab.push(where, [lamps[where]], at=2, diff=-1)
+        lab.advance(3)
+        shown = lab.contents("v", 0).collect()
+        assert lab.contents("v", 2).collect() == shown
+        assert len(shown) == 1
+        with pytest.raises(Determinate, match="DIVIDE_BY_ZERO"):
+            lab.contents("v", 1)
+    try:
+        for table, schema in schemas.items():
+            there = rows[table] + [lamps[table]] * (table == where)
+            spark.createDataFrame(there, schema).createOrReplaceTempView(table)
+        with pytest.raises(ArithmeticException):
+            spark.sql(query).collect()
+        spark.createDataFrame(rows[where], schemas[where]).createOrReplaceTempView(where)
+        assert spark.sql(query).collect() == shown
+    finally:
+        for table in schemas:
+            spark.catalog.dropTempView(table)
