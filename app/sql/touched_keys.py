@@ -128,6 +128,7 @@ class Regions:
     """The regions of one query.
 
     Attributes:
+        root: The query.
         by_top: The regions by their last operators.
         choices: What must be a state, by the operator of which it is.
         refused: Why an operator that needs a region has none; "" if its kind says why.
@@ -152,7 +153,7 @@ class Regions:
             chosen: Those of them that are of choices: like the query, they show what they keep.
         """
         self._spark = spark
-        self._root = root
+        self.root = root
         self._kept = kept
         self.by_top: dict[QueryNode, Region] = {}
         self.choices: dict[QueryNode, Choice] = {}
@@ -170,7 +171,7 @@ class Regions:
         first = {node for one in self.first_rows for node in (one.sort, *one.limits)}
         few = {node for one in self.first_rows if one.are_few for node in one.limits}
         kept = {choice.region.top for choice in self.choices.values()}
-        return [*self._verdicts(self._root, first, few, kept)]
+        return [*self._verdicts(self.root, first, few, kept)]
 
     def _verdicts(
         self,

@@ -58,11 +58,16 @@ class Change:
 
 
 class ChangeOperators:
-    """Makes operators over changes."""
+    """Makes operators over changes.
+
+    Attributes:
+        spark: A session of the application.
+        plans: Makes the operators of Spark.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         """For sessions of the application of `spark`."""
-        self._spark = spark
+        self.spark = spark
         self.plans = Operators(spark)
         pair = empty_frame(spark, with_times(StructType()))
         self._pair = read_sequence(plan_of(pair).output())
@@ -161,13 +166,13 @@ class ChangeOperators:
         return Change(Operator(self.plans.empty([*node.output, *hidden]), (), leaf), hidden)
 
     def _expression(self, name: str, *fields: Any) -> Any:
-        return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
+        return java_class(self.spark, f"{_EXPRESSIONS}.{name}")(*fields)
 
     def named(self, expression: Any, name: str, number: Any | None = None) -> Any:
         """See `column_named`."""
-        return column_named(self._spark, expression, name, number)
+        return column_named(self.spark, expression, name, number)
 
     def _checked(self) -> Any:
         """Arithmetic that raises where a result does not fit, whatever the session says."""
-        mode = scala_object(self._spark, f"{_EXPRESSIONS}.EvalMode").ANSI()
+        mode = scala_object(self.spark, f"{_EXPRESSIONS}.EvalMode").ANSI()
         return self._expression("NumericEvalContext", mode, False)

@@ -45,7 +45,7 @@ from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
 from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
-from shardline.app.compute.view.state_rules import State, StateRules, needed_rows
+from shardline.app.compute.view.state_rules import State, StateRules
 from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.touched_keys import OUTPUT, Shown, TouchedRule
 from shardline.app.execution.spark_errors import error_line
@@ -204,15 +204,7 @@ class ChangePlan:
         self._output = read_sequence(analysed.output())
         self.states: list[State] = []
         self._order = EvaluationOrder(session)
-        rules = StateRules(
-            session,
-            self._operators,
-            normal,
-            needed=needed_rows(judged, tree),
-            choices=judged.choices,
-            order=self._order,
-            query=self.query,
-        )
+        rules = StateRules(self._operators, normal, self._order, judged, tree)
         self._query = self._with_states(self.query, rules)
         self.chooses = any(isinstance(state, ChoiceState) for state in self.states)
         below = [node for state in self.states for node in _below(state)]

@@ -17,13 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.join_tree import join_conditions
 from shardline.app.sql.plan_nodes import conjuncts
 from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.safe_expressions import cannot_fail
-from shardline.datasource.frames import kind_of, number_of, numbers_of, numbers_read, read_sequence
+from shardline.datasource.frames import (
+    children_of,
+    kind_of,
+    number_of,
+    numbers_of,
+    numbers_read,
+    read_sequence,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +38,10 @@ if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["EvaluationOrder", "StateSource"]
+
+
+_EVALUATED_ELSEWHERE: Final = frozenset({"Aggregate", "Filter", "Generate", "Join", "Project"})
+"""Operators whose expressions may be evaluated at rows of those below them, in a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +151,9 @@ class EvaluationOrder:
         failing: set[int] = set()
         same: list[tuple[int, int]] = []
         for node in _outside(root, inside):
-            for one in self._failing(node):
-                failing.update(numbers_read(one))
+            for one in self._failing(node) if node.kind in _EVALUATED_ELSEWHERE else ():
+                # What a function of groups gives is there with the groups, and not below them.
+                failing.update(() if _calls_aggregate(one) else numbers_read(one))
             same += [*_equal_columns(node), *_made_of(node)]
         return not failing.isdisjoint(_Above(equal=frozenset(same)).inferred(columns).columns)
 
@@ -217,6 +229,11 @@ def _outside(node: QueryNode, inside: QueryNode) -> Iterator[QueryNode]:
     yield node
     for child in node.children:
         yield from _outside(child, inside)
+
+
+def _calls_aggregate(expression: Any) -> bool:
+    is_call = kind_of(expression) == "AggregateExpression"
+    return is_call or any(map(_calls_aggregate, children_of(expression)))
 
 
 def _made_of(node: QueryNode) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Tells which operators of a query are kept as states, and takes them apart.
 
-    rules = StateRules(session, operators, normal, needed=needed_rows(regions, tree), …)
+    rules = StateRules(operators, normal, order, regions, tree)
     rules.split(node, above, name)      what is above reads a state of this name; and that state
 
 An aggregate is a state of groups, a temporal filter one of rows that come and go by themselves, an
@@ -10,8 +10,8 @@ view, what it lets through is one, too. So are results that ties decide, or the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
@@ -28,9 +28,6 @@ from shardline.app.sql.strategy import keeps_limits
 from shardline.app.sql.temporal_filters import split_condition, uses_clock
 from shardline.app.sql.touched_keys import Choice, Regions
 from shardline.datasource.frames import number_of, read_sequence
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["State", "StateRules", "needed_rows"]
 
@@ -60,37 +57,34 @@ class StateRules:
 
     def __init__(
         self,
-        session: SparkSession,
         operators: ChangeOperators,
         normal: Any,
-        *,
-        needed: Mapping[QueryNode, int],
-        choices: Mapping[QueryNode, Choice],
         order: EvaluationOrder,
-        query: QueryNode,
+        regions: Regions,
+        tree: Node,
     ) -> None:
         """For one query.
 
         Args:
-            session: The one that the view runs in.
             operators: Of the plan.
             normal: The query's plan in its normal form.
-            needed: As of `needed_rows`.
-            choices: Results that are states.
             order: Of the plan.
-            query: The query.
+            regions: Of the query.
+            tree: Its plan in its normal form, as plain values.
         """
-        self._spark = session
+        session = self._spark = operators.spark
         self._groups = AggregateRule(session, operators)
         self.exact = self._groups.exact
         self._timed = TemporalRule(session, self.exact, operators)
         self._first_rows = FirstRowsRule(session, self.exact, operators)
         self._chosen = ChoiceRule(self.exact, operators)
-        self._choices = choices
+        self._choices = regions.choices
         self._order = order
-        self._query = query
-        self._first = {*order.evaluated_first(query, {})} if choices else set()
-        self._needed_rows = needed
+        self._query = regions.root
+        # Of a query without choices nobody asks.
+        first = order.evaluated_first(regions.root, {}) if regions.choices else ()
+        self._first = frozenset(first)
+        self._needed_rows = needed_rows(regions, tree)
         self._needed_columns = needed_columns(normal)
 
     def split(self, node: QueryNode, above: QueryNode, name: str) -> tuple[QueryNode, State] | None:
@@ -156,16 +150,19 @@ class StateRules:
         """
         if self._order.is_safe_down_from(node):
             return read
-        columns = read.plan.outputSet()
-        for condition in read_sequence(node.plan.constraints().toSeq()):
-            is_known = condition.references().subsetOf(columns)
-            if is_known and not cannot_fail(self._spark, condition):
-                read = self._chosen.filtered(read, [condition])
-        return read
+        below = read_sequence(node.plan.constraints().toSeq())
+        known = self._over(read.plan.outputSet(), below)
+        return self._chosen.filtered(
+            read, [one for one in known if not cannot_fail(self._spark, one)]
+        )
 
     def _conditions_of(self, choice: Choice) -> Iterator[Any]:
         """The conditions from above over columns of the results."""
-        columns = choice.last.plan.outputSet()
-        for _, condition in choice.conditions:
+        conditions = (condition for _, condition in choice.conditions)
+        return self._over(choice.last.plan.outputSet(), conditions)
+
+    def _over(self, columns: Any, conditions: Iterable[Any]) -> Iterator[Any]:
+        """Those of conditions that are about these columns, and about no time."""
+        for condition in conditions:
             if condition.references().subsetOf(columns) and not uses_clock(self._spark, condition):
                 yield condition

@@ -180,7 +180,7 @@ NOT_KEPT: Final = [
     "SELECT map(id, 1) AS m FROM scores ORDER BY id LIMIT 2",
     "SELECT id FROM scores ORDER BY make_ym_interval(points, 1), id LIMIT 2",
     "SELECT id, sum(weight) OVER (ORDER BY id) AS s FROM scores ORDER BY id LIMIT 2",
-    "SELECT who, avg(weight) AS mean FROM scores GROUP BY who ORDER BY who LIMIT 2",
+    "SELECT avg(weight) AS mean FROM scores ORDER BY mean LIMIT 2",
     "SELECT s.id, p.city FROM scores s LEFT JOIN people p ON s.who < p.name ORDER BY s.id LIMIT 2",
 ]
 

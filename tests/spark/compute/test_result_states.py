@@ -107,6 +107,7 @@ def is_followed(world: ViewWorld, name: str, query: str) -> bool:
             (2, "latest_without_key"),
             (3, "totals_at_both_sides"),
             (1, "hidden_keys"),
+            (2, "ranked"),
             (2, "first_totals_joined"),
             (3, "windows_of_windows"),
             (1, "outer"),

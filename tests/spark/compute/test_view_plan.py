@@ -176,7 +176,7 @@ OBSTACLES: Final = {
     "SELECT sum(weight) AS kg FROM orders "
     "GROUP BY session_window(timestamp_seconds(id), '1 second')": (
         "Aggregate by session_window (sum)",
-        "an aggregate (sum of DOUBLE), and nothing that it groups by is a key of rows",
+        "session windows without another key, and nothing that it groups by is a key of rows",
     ),
     "SELECT id, row_number() OVER (PARTITION BY 1 ORDER BY id) AS place FROM orders": (
         "Window by 1",
