@@ -157,11 +157,10 @@ class EvaluationOrder:
             same += [*_equal_columns(node), *_made_of(node)]
         return not failing.isdisjoint(_Above(equal=frozenset(same)).inferred(columns).columns)
 
-    def is_safe_down_from(self, node: QueryNode) -> bool:
-        """True if no operator can fail at a row, from one on down to the inputs."""
-        if node.input:
-            return True
-        return self.is_safe(node) and all(map(self.is_safe_down_from, node.children))
+    def has_safe_conditions(self, node: QueryNode) -> bool:
+        """True if no condition of filters and joins can fail, from an operator on down."""
+        is_safe = node.kind not in {"Filter", "Join"} or self.is_safe(node)
+        return is_safe and all(map(self.has_safe_conditions, node.children))
 
     def is_safe(self, node: QueryNode) -> bool:
         """True if an operator cannot fail at a row."""

@@ -148,7 +148,8 @@ class StateRules:
         They hold for all of it. But Spark infers them for what it is joined with, where it does not
         see that they come from below a state (InferFiltersFromConstraints), and fails there.
         """
-        if self._order.is_safe_down_from(node):
+        # A LIMIT is above an order, and nothing may come in between.
+        if node.kind == "Sort" or self._order.has_safe_conditions(node):
             return read
         below = read_sequence(node.plan.constraints().toSeq())
         known = self._over(read.plan.outputSet(), below)
