@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -42,9 +42,11 @@ from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
+    "WAIT_MS",
     "ListenStep",
     "ReadHandle",
     "check_begun",
+    "check_may_come",
     "contents_of",
     "current_schema",
     "first_sort_column",
@@ -54,6 +56,10 @@ __all__ = [
     "not_yet_readable_error",
     "open_reader",
 ]
+
+
+WAIT_MS: Final = 60_000
+"""Longest wait of a read for its time to be settled, where no other is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,20 +208,21 @@ class ReadHandle:
         as_of: int | None = None,
         columns: Sequence[str] | None = None,
         *,
-        timeout_ms: float = 60_000,
+        timeout_ms: float | None = None,
     ) -> pa.Table:
         """The contents at `as_of`: each row as often as it occurs, in no particular order.
 
         Args:
             as_of: The time; None for the latest that can be read now.
             columns: Names of the columns to read; None for all.
-            timeout_ms: How long to wait until `as_of` is settled.
+            timeout_ms: How long to wait until `as_of` is settled; None for `WAIT_MS`, and for no
+                wait if the clock is not there by then.
 
         Raises:
             InvalidUsage: `as_of` is before the shard's since; or a column is unknown; or the
                 shard was dropped.
             LeaseExpired: The handle's lease is gone.
-            Determinate: `as_of` was not settled in time.
+            Determinate: `as_of` was not settled in time, or is far ahead of the clock.
         """
         state, at = self._readable(as_of, timeout_ms)
         reader = contents_of(self.machine, state, columns)
@@ -223,7 +230,7 @@ class ReadHandle:
         plan = plan_snapshot(state, at, first_sort_column(state))
         return pa.Table.from_batches(reader.snapshot(plan), schema)
 
-    def wait_until_settled(self, time: int, *, timeout_ms: float = 60_000) -> None:
+    def wait_until_settled(self, time: int, *, timeout_ms: float | None = None) -> None:
         """Wait until nothing can be added at `time` or before; errors as `snapshot`."""
         self._readable(time, timeout_ms)
 
@@ -269,10 +276,13 @@ class ReadHandle:
         schema = update_schema(reader.target.arrow)
         return ListenStep(lower, upper, pa.Table.from_batches(batches, schema))
 
-    def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
+    def _readable(self, as_of: int | None, timeout_ms: float | None) -> tuple[ShardState, int]:
         state = self._look()
         at = latest_readable(state) if as_of is None else whole_number("as_of", as_of)
         self.check(state, at)
+        if timeout_ms is None:
+            timeout_ms = WAIT_MS
+            check_may_come(state, at, self.machine.clock.now_ms(), ask="give `timeout_ms`")
         # Checked above already: for a time before the since this wait would be in vain.
         found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)
         if found is None:
@@ -390,8 +400,43 @@ def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> 
         f"shard '{state.name}' was not settled at {with_date(as_of)} within {timeout_ms:.0f} ms: "
         f"its upper is {with_date(state.upper)}",
         code="NOT_YET_READABLE",
-        hint="read at an earlier time, wait longer, or see whether its writer still runs",
+        hint=f"{_read_earlier(state)}, wait longer, or see whether its writer still runs",
     )
+
+
+def check_may_come(
+    state: ShardState, as_of: int, now_ms: int, *, ask: str, wait_ms: float = WAIT_MS
+) -> None:
+    """Refuse to wait for a time that the clock does not reach while a read waits.
+
+    Writers stamp rows with the clock, so such a wait ends with an error that can be had at once.
+    It is not refused where the shard is ahead of the clock: then its times are no clock's.
+
+    Args:
+        state: The shard.
+        as_of: The time that must be settled.
+        now_ms: The clock.
+        ask: The beginning of a sentence for those who want to wait nevertheless.
+        wait_ms: How long the read would wait.
+
+    Raises:
+        Determinate: `NOT_YET_READABLE`, with the latest time that can be read.
+    """
+    if as_of <= now_ms + wait_ms or state.upper.is_beyond(now_ms):
+        return
+    raise Determinate(
+        f"shard '{state.name}' cannot be read at {with_date(as_of)}, a time that is still to come: "
+        f"its upper is {with_date(state.upper)}",
+        code="NOT_YET_READABLE",
+        hint=f"{_read_earlier(state)}, or name no time, for the latest contents; {ask} to wait "
+        "for a time to come",
+    )
+
+
+def _read_earlier(state: ShardState) -> str:
+    if is_tombstone(state) or state.upper == Frontier(0):
+        return "read at an earlier time"
+    return f"read at {latest_readable(state)} or earlier"
 
 
 def _dropped(state: ShardState) -> InvalidUsage:

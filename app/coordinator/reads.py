@@ -53,7 +53,7 @@ from shardline.datasource.errors import (
     unknown_name,
 )
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.read import check_begun, latest_readable
+from shardline.datasource.read import check_begun, check_may_come, latest_readable
 
 __all__ = ["Reads"]
 
@@ -129,6 +129,8 @@ class Reads:
         running = self._check_readable(objects, errors=True)
         self._check_begun(selected, running)
         as_of = self._given_time(objects, selected.as_of, running)
+        if as_of is not None:
+            self._check_may_come(objects, as_of, timeout_ms)
         response = self._compute.peek(
             selected.query,
             tuple(selected.inputs),
@@ -239,6 +241,17 @@ class Reads:
         for name in _objects(selected):
             if name in running:
                 check_begun(self._client.readable(name)[0], selected.as_of)
+
+    def _check_may_come(self, names: Sequence[str], as_of: int, timeout_ms: float | None) -> None:
+        """Refuse a time that the clock does not reach while a query waits; as `check_may_come`."""
+        for name in names:
+            check_may_come(
+                self._client.readable(name)[0],
+                as_of,
+                self._client.clock.now_ms(),
+                ask="raise `runtime.query_timeout`",
+                wait_ms=max(self._timeout_ms, timeout_ms or 0),
+            )
 
     def _given_time(
         self, names: Sequence[str], as_of: int | None, running: Mapping[str, Description]

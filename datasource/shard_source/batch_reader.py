@@ -26,7 +26,9 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import (
+    WAIT_MS,
     check_begun,
+    check_may_come,
     current_schema,
     first_sort_column,
     history_gone_error,
@@ -82,7 +84,7 @@ class ShardBatchReader(DataSourceReader):
 
         Raises:
             InvalidUsage: The time asked for is before a shard's since, or before it began.
-            Determinate: It was not settled within `waitTimeout`.
+            Determinate: It was not settled within `waitTimeout`, or is far ahead of the clock.
         """
         client = open_client(self._options)
         options = self._options
@@ -103,6 +105,8 @@ class ShardBatchReader(DataSourceReader):
             return self._changes(client, states)
         asked = self._options.timestamp_as_of
         as_of = common_time(states) if asked is None else asked
+        if asked is not None:
+            self._check_may_come(client, states, asked)
         leases = _PlanLeases(client)
         for name in self._options.inputs:
             leases.take(name, as_of)
@@ -142,6 +146,8 @@ class ShardBatchReader(DataSourceReader):
         if upper <= Frontier(lower):
             return []
         settled = lower if upper.time is None else upper.time - 1
+        if end is not None:
+            self._check_may_come(client, states, settled)
         leases, before = _PlanLeases(client), [max(lower, first) - 1 for first in firsts]
         for name, as_of in zip(self._options.inputs, before, strict=True):
             leases.take(name, as_of)
@@ -153,6 +159,15 @@ class ShardBatchReader(DataSourceReader):
             for planner in planners
             for partition in planner.updates(plan_changes(planner.state, lower, upper.time))
         ]
+
+    def _check_may_come(
+        self, client: ShardClient, states: Sequence[ShardState], settled: int
+    ) -> None:
+        """Errors as `check_may_come`; a wait that is asked for is no error."""
+        # Before a lease is taken: nobody would give it up.
+        if self._options.wait_timeout_ms is None:
+            for state in states:
+                check_may_come(state, settled, client.clock.now_ms(), ask="give `waitTimeout`")
 
     def _planner(
         self, leases: _PlanLeases, index: int, as_of: int, settled: int
@@ -171,6 +186,7 @@ class ShardBatchReader(DataSourceReader):
     ) -> tuple[ShardState, PlanLease]:
         """A state with an upper beyond `settled`, and the lease in it that protects `as_of`."""
         timeout, client = self._options.wait_timeout_ms, leases.client
+        timeout = WAIT_MS if timeout is None else timeout
 
         def look() -> ShardState:
             leases.renew_old()

@@ -123,6 +123,7 @@ class SourceOptions(ShardOptions):
             first one that is unreadable, the query stays alive, and goes on when it is back.
         freeze_timeout_ms: `freezeTimeout`: a stream frozen for longer fails. Default: never.
         wait_timeout_ms: `waitTimeout`: how long a batch read waits until its time is settled.
+            Default: `WAIT_MS`, and no wait for a time that the clock does not reach by then.
         partition_bytes: `partitionBytes`: encoded bytes of parts per partition, about. Larger parts
             are read by several tasks, row group by row group, and small ones go together. Never
             more than 10,000 partitions.
@@ -150,7 +151,7 @@ class SourceOptions(ShardOptions):
     hold_behind_ms: int = 0
     on_missing_part: Literal["fail", "freeze"] = "fail"
     freeze_timeout_ms: int | None = None
-    wait_timeout_ms: int = 60_000
+    wait_timeout_ms: int | None = None
     partition_bytes: int = 32 << 20
     native_reads: bool = True
 
@@ -329,7 +330,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         hold_behind_ms=given.value("holdBehind", parse_duration, default=0),
         on_missing_part=given.choice("onMissingPart", ("fail", "freeze")) or "fail",
         freeze_timeout_ms=given.value("freezeTimeout", parse_duration),
-        wait_timeout_ms=given.value("waitTimeout", parse_duration, default=60_000),
+        wait_timeout_ms=given.value("waitTimeout", parse_duration),
         partition_bytes=given.value("partitionBytes", parse_size, default=32 << 20),
         native_reads=given.value("nativeReads", parse_flag, default=True),
     )

@@ -96,7 +96,7 @@ def snapshot(
 
     Raises:
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
-        Determinate: `as_of` was not settled within `waitTimeout`.
+        Determinate: `as_of` was not settled within `waitTimeout`, or is far ahead of the clock.
     """
     check_classic(spark, "snapshot", "spark.read.format('shard')", SparkSession)
     given = _format_options(spark, (path, location, shard), storage, options)
@@ -128,7 +128,7 @@ def changes(
 
     Raises:
         InvalidUsage: There is no such shard or column, or history at `start` is gone.
-        Determinate: `end` was not settled within `waitTimeout`.
+        Determinate: `end` was not settled within `waitTimeout`, or is far ahead of the clock.
     """
     instead = "spark.read.format('shard') with readChangeFeed"
     check_classic(spark, "changes", instead, SparkSession)

@@ -21,6 +21,7 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import WAIT_MS
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.shard.commands.lifecycle import (
@@ -171,6 +172,28 @@ def test_waiting_for_a_time_is_bounded_and_says_how_far_it_is(client: ShardClien
     ):
         reader.snapshot(7, timeout_ms=5000)
     assert client.clock.elapsed_ms() - started >= 5000
+
+
+@pytest.mark.parametrize("upper", [7, 10**16])
+def test_a_time_far_ahead_of_the_clock_is_waited_for_if_that_is_asked_for(
+    client: ShardClient, upper: int
+) -> None:
+    """No wait of a minute for an error that is certain; times that are no clock's are not."""
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).compare_and_append(None, Frontier(0), Frontier(upper))
+    clock, own_times = client.clock, upper > 7
+    with client.reader(SHARD) as reader:
+        for ahead, asked, waits in (
+            (WAIT_MS + 1, None, own_times),
+            (WAIT_MS + 1, 5000, True),
+            (WAIT_MS - 1, None, True),
+        ):
+            started, at = clock.elapsed_ms(), max(clock.now_ms(), upper) + ahead
+            said = rf"NOT_YET_READABLE.*{'within' if waits else 'to come'}.*read at {upper - 1} or"
+            with pytest.raises(Determinate, match=said):
+                reader.snapshot(at, timeout_ms=asked)
+            waited = clock.elapsed_ms() - started
+            assert waited == 0 if not waits else waited >= (asked or WAIT_MS)
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,15 @@ def test_a_date_before_an_object_began_is_refused(site: Site) -> None:
         assert began.to_pylist() == [{"k": 1}]
 
 
+def test_a_query_at_a_time_that_its_timeout_does_not_reach_is_refused(site: Site) -> None:
+    """Nothing is asked of the runtime, which would wait for all of the timeout."""
+    with site.application(query_timeout="20s") as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with pytest.raises(Determinate, match=r"NOT_YET_READABLE.*to come.*`runtime.query_timeout"):
+            application.sql("SELECT k FROM t AS OF '2999-01-01'")
+
+
 def test_the_time_of_a_query_holds_for_relations_too(site: Site) -> None:
     """The present in the place of what was asked for would be a wrong answer, and look right."""
     with site.application(introspection=True) as application:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
+from shardline.datasource.read import WAIT_MS
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
 from shardline.datasource.shard_source.fetch_task import fetch_partition
 from shardline.datasource.shard_source.row_shape import RowShape
@@ -85,6 +86,29 @@ def test_all_are_kept_while_one_is_waited_for(
     assert done
     new = Counter({(2, ready): 1, (2, waiting): 1})
     assert found == (new if shape == "changes" else new + Counter({(1, "a"): 1, (1, "b"): 1}))
+
+
+@pytest.mark.parametrize("shape", ["timestampAsOf", "endingTimestamp"])
+def test_a_time_that_is_still_to_come_is_refused_without_a_wait_or_a_lease(
+    world: World, shape: str
+) -> None:
+    """The error has what can be read; a wait that is asked for is as long as that says."""
+    client, started = world.client(BLOBS), world.clock.elapsed_ms()
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(table((1, "a")), Frontier(0), Frontier(8))
+    feed = "unset" if shape == "timestampAsOf" else "true"
+    given = {"readChangeFeed": feed, shape: str(world.clock.now_ms() + WAIT_MS + 2)}
+
+    def plan(**more: str) -> None:
+        options = options_of(shard="in", **given, **more)
+        ShardBatchReader(options, RowShape.now(options, [schema_of()]))._planned(client)
+
+    with pytest.raises(Determinate, match=r"NOT_YET_READABLE.*to come.*read at 7 .*`waitTimeout`"):
+        plan()
+    assert (world.clock.elapsed_ms(), client.state("in").leased) == (started, {})
+    with pytest.raises(Determinate, match=r"NOT_YET_READABLE.*within 1000 ms.*read at 7 "):
+        plan(waitTimeout="1s")
+    assert world.clock.elapsed_ms() >= started + 1000
 
 
 @pytest.mark.parametrize("again", [False, True])
