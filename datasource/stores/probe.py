@@ -104,14 +104,14 @@ def ensure_location(
         Corrupt: The marker is not one of ours, or it is lost (`MARKER_MISSING`).
     """
     stored = objects.get(MARKER)
-    if stored is None and if_missing == "refuse":
-        raise _not_found(objects)
     if stored is None and (shard := _find_shard(objects)) is not None:
         # Another process makes the location and a shard at this moment, the marker first; or the
         # marker is lost.
         stored = objects.get(MARKER)
         if stored is None:
             raise _marker_missing(objects.url, shard)
+    if stored is None and if_missing == "refuse":
+        raise _not_found(objects)
     if stored is None:
         _probe(objects, ids, clock)
         marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)

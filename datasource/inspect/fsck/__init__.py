@@ -167,7 +167,8 @@ def _check_marker(objects: Objects, clock: Clock, directories: list[str], found:
         # With `refuse` nothing is written, so no ids are drawn.
         ensure_location(objects, clock=clock, ids=SystemIds(), if_missing="refuse", grace_ms=0)
     except Corrupt as error:
-        found.add("MARKER_DAMAGED", "_shardline", error.detail)
+        lost = error.code == "MARKER_MISSING"
+        found.add("MARKER_MISSING" if lost else "MARKER_DAMAGED", "_shardline", error.detail)
     except InvalidUsage as error:
         # Any folder has folders. Of a location without its marker shards are left.
         shards = filter(is_shard_directory, directories)

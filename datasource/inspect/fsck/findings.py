@@ -217,8 +217,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     # --- the state
     "NAME_MISMATCH": Kind(
         "damage",
-        "the directory was renamed or copied: give it the name of its shard again, or move it out "
-        "of the location",
+        "the directory was renamed or copied, and nothing else was checked: give it the name of "
+        "its shard again, or move it out of the location",
     ),
     "BATCH_GAP": Kind("damage", _REBUILD),
     "BATCH_INTERVAL": Kind("damage", _REBUILD),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -38,6 +39,7 @@ from shardline.datasource.shard.known import Known
 from shardline.datasource.shard.state import CriticalReader, LeasedReader, ShardState, seqno_since
 from shardline.datasource.stores.entry import decode_entry, entry_key
 from shardline.datasource.stores.objects import Objects
+from shardline.datasource.stores.shard_names import shard_directory
 
 __all__ = ["ReplayedLog", "ShardObjects", "replay_log"]
 
@@ -105,15 +107,15 @@ def replay_log(place: ShardObjects, listing: Listing, found: Findings) -> Replay
         for seqno in range(walk.start, listing.head + 1, _CHUNK):
             for at, record in walk.records(seqno, min(seqno + _CHUNK, listing.head + 1)):
                 walk.step(at, record)
-    except _TooNewError:
+    except _NotJudgedError:
         walk.walked.newest = walk.walked.last = None
         return walk.walked
     walk.end(floor)
     return walk.walked
 
 
-class _TooNewError(Exception):
-    """The shard was written by newer code, whose states this code must not judge."""
+class _NotJudgedError(Exception):
+    """The states are those of newer code, or of a shard in another directory."""
 
 
 @dataclass(slots=True)
@@ -159,11 +161,16 @@ class _Replay:
         self._refuse_newer(head.version)
         state = head.state
         if state is None and head.rollup is not None:
+            # Before it is read: of a directory that was moved it is not there.
+            self._refuse_directory(head.rollup[1].key.partition("/")[0])
             state = self._whole(head.rollup[0], head.rollup[1].key)
         elif state is None:
             (data,) = self.place.objects.get_many([self._key(head.base)])
             base = None if data is None else self._decoded(head.base, data)
             state = None if base is None else base.state
+        if state is not None:
+            with suppress(InvalidUsage):  # a name that no shard can have is found in the end
+                self._refuse_directory(shard_directory(state.name))
         while state is not None and state.seqno < at:
             last = min(state.seqno + _CHUNK, at)
             for _, record in self.records(state.seqno + 1, last + 1):
@@ -181,7 +188,18 @@ class _Replay:
             self.place.directory,
             f"the shard was written by state version {written}, this code is {ours}",
         )
-        raise _TooNewError
+        raise _NotJudgedError
+
+    def _refuse_directory(self, own: str) -> None:
+        # The states name the blobs of the other directory: all would be missing in this one.
+        if own == self.place.directory:
+            return
+        self.found.add(
+            "NAME_MISMATCH",
+            self.place.directory,
+            f"the log in directory '{self.place.directory}' is that of the shard in '{own}'",
+        )
+        raise _NotJudgedError
 
     # --- one record after the other -------------------------------------------------------------
 
@@ -206,7 +224,7 @@ class _Replay:
             return None
         except InvalidUsage as error:
             self.found.add("NEWER_VERSION", self.place.directory, error.detail)
-            raise _TooNewError from error
+            raise _NotJudgedError from error
         if record.seqno == seqno:
             return record
         self.found.add(
@@ -311,7 +329,7 @@ class _Replay:
             return None
         except InvalidUsage as error:
             self.found.add("NEWER_VERSION", self.place.directory, error.detail)
-            raise _TooNewError from error
+            raise _NotJudgedError from error
         if state.seqno == seqno:
             return state
         detail = f"rollup '{key}' holds the state at seqno {state.seqno}, not {seqno}"

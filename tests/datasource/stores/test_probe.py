@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -229,9 +230,11 @@ def test_a_lost_marker_is_not_replaced_where_shards_are(place: Place) -> None:
     assert stored is not None
     objects.delete("_shardline")
 
-    for _ in range(2):
+    # Readers as well: "there is no location" would have them look elsewhere.
+    read = partial(open_location, place.url, place.options, clock=SharedClock(), ids=SystemIds())
+    for look in (place.open, read, place.open):
         with pytest.raises(Corrupt, match=r"\[MARKER_MISSING\].*'orders'.*restore it"):
-            place.open()
+            look()
     assert objects.get("_shardline") is None
     objects.put("_shardline", stored)
     assert place.open().id == location.id

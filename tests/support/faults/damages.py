@@ -498,7 +498,7 @@ def log_deleted(lake: Lake) -> None:
         lake.objects.delete_many([e.key for e in lake.objects.entries(f"{OTHER}/{kind}/")])
 
 
-@damage("NAME_MISMATCH", "FOREIGN_PART", "PART_MISSING")
+@damage("NAME_MISMATCH")
 def directory_renamed(lake: Lake) -> None:
     for entry in list(lake.objects.entries(f"{OTHER}/")):
         lake.objects.put(entry.key.replace(OTHER, "renamed", 1), lake.get(entry.key))

@@ -477,6 +477,16 @@ def test_a_copy_in_the_order_of_keys_is_a_backup() -> None:
         one.close()
 
 
+@pytest.mark.parametrize("shard", [SHARD, OTHER])
+def test_a_copy_beside_a_shard_is_reported_by_its_own_name(lake: Lake, shard: str) -> None:
+    """And as nothing else: what its states name is there, where the shard is."""
+    for entry in list(lake.objects.entries(f"{shard}/")):
+        lake.objects.put(entry.key.replace(shard, "a_copy", 1), lake.get(entry.key))
+    [copy] = [one for one in lake.check().shards if one.shard == "a_copy"]
+    assert [finding.code for finding in copy.findings] == ["NAME_MISMATCH"]
+    assert (copy.parts, copy.unreferenced) == (0, 0)
+
+
 def test_a_copy_with_a_slash_too_many_is_foreign(lake: Lake) -> None:
     """`aws s3 cp --recursive . s3://bucket/prefix//` gives all keys an empty first segment."""
     lake.objects.put("/orders/log/7ffffffffffffffe", b"x")
