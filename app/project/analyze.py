@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from shardline.app.project.columns import (
     contents_columns,
+    diff_hint,
     find_columns_problem,
     find_key_problem,
     find_taken_name,
@@ -41,7 +42,11 @@ from shardline.app.project.option_problems import (
     unreachable_problem,
     value_problem,
 )
-from shardline.app.project.sink_problems import find_row_problems, find_target_problem
+from shardline.app.project.sink_problems import (
+    find_row_problems,
+    find_target_problem,
+    is_only_read,
+)
 from shardline.app.project.statements import ObjectDescription, WrittenObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -65,7 +70,6 @@ from shardline.app.sql.tokens import compact_text, quoted_names
 from shardline.app.storage.bad_rows import ON_BAD_ROW, on_bad_row
 from shardline.app.storage.formats import (
     KNOWN_FORMATS,
-    ONLY_READ,
     OWN_SINKS,
     Use,
     invalid_values,
@@ -213,7 +217,7 @@ def _format_problems(
     catalyst: Catalyst, one: WrittenObject, sink: SinkDescription
 ) -> Iterator[Problem]:
     """The reason why nothing writes the format of a sink."""
-    if sink.format in ONLY_READ:
+    if is_only_read(catalyst, sink):
         what = f"format '{sink.format}' is one of sources: nothing writes it"
         hint = "use a format that is written, such as parquet, json or shard"
         yield one.problem("format", "UNKNOWN_FORMAT", what, hint)
@@ -282,7 +286,7 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
     if flaw is not None:
         code, message, hint = flaw
         if code == "RESERVED_COLUMN" and source.envelope == "none" and DIFF in names_of(schema):
-            hint = "write ENVELOPE DIFF if it says by how many copies a row changes, or rename it"
+            hint = diff_hint(source)
         raise _ObjectRefused(one.problem("columns", code, message, hint))
     kept = catalyst.ddl(read.schema) if read.must_be_given else ""
     description = replace(source, schema=kept, key=_key(one, schema))

@@ -18,16 +18,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.sql.problems import did_you_mean
-from shardline.app.storage.formats import ADDED
+from shardline.app.storage.formats import ADDED, ONLY_READ
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, RESERVED, ShardSchema
 
 __all__ = [
     "ColumnProblem",
     "contents_columns",
+    "diff_hint",
     "find_columns_problem",
     "find_key_problem",
     "find_taken_name",
@@ -37,6 +39,14 @@ __all__ = [
 
 ColumnProblem = tuple[str, str, str]
 """A problem with columns: its code, a message and a hint."""
+
+
+_DIFF_OPTIONS: Final = {
+    "counter": "OPTIONS (maxCardinality '1000'), by which old rows are retracted, or leave out "
+    "ENVELOPE DIFF",
+    "shard": "OPTIONS (readChangeFeed true)",
+}
+"""Hints for formats, in lower case, whose rows have a column `_diff` by an option."""
 
 
 def names_of(schema: str) -> list[str]:
@@ -58,11 +68,11 @@ def contents_columns(source: SourceDescription, schema: str) -> str:
         case "diff":
             # Where the source runs the query's own frame is asked, and each attempt fails.
             if not any(field["name"] == DIFF for field in fields):
-                feed = source.format.lower() == "shard"
                 raise InvalidUsage(
                     f"rows of '{source.name}' have no column '{DIFF}', which envelope DIFF needs",
                     code="MISSING_COLUMN",
-                    hint="OPTIONS (readChangeFeed true)" if feed else f"SCHEMA (…, {DIFF} BIGINT)",
+                    hint=_DIFF_OPTIONS.get(source.format.lower())
+                    or _columns_hint(source, f"SCHEMA (…, {DIFF} BIGINT)"),
                 )
             kept = [field for field in fields if field["name"].lower() not in RESERVED]
         case "debezium":
@@ -71,10 +81,27 @@ def contents_columns(source: SourceDescription, schema: str) -> str:
                 raise InvalidUsage(
                     f"a change event of '{source.name}' has no column 'after' that is a struct",
                     code="WRONG_TYPE",
-                    hint="SCHEMA (before STRUCT<…>, after STRUCT<…>, op STRING)",
+                    hint=_columns_hint(
+                        source, "SCHEMA (before STRUCT<…>, after STRUCT<…>, op STRING)"
+                    ),
                 )
             kept = after["fields"]
     return json.dumps({"type": "struct", "fields": kept}, ensure_ascii=False)
+
+
+def _columns_hint(source: SourceDescription, schema: str) -> str:
+    """The hint for a source whose rows lack what its envelope needs: `schema`, if it takes one."""
+    if source.format in ONLY_READ:
+        envelope = source.envelope.upper()
+        return f"leave out ENVELOPE {envelope}: '{source.format}' has its own columns"
+    return schema
+
+
+def diff_hint(source: SourceDescription) -> str:
+    """The hint for a source without ENVELOPE DIFF whose rows have a column `_diff`."""
+    if source.format == "counter":
+        return "write ENVELOPE DIFF, or leave out maxCardinality: old rows are retracted by it"
+    return "write ENVELOPE DIFF if it says by how many copies a row changes, or rename it"
 
 
 def find_columns_problem(schema: str, spelt: Iterable[str] = ()) -> ColumnProblem | None:

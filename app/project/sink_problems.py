@@ -3,6 +3,7 @@
 Each of these would be the failure of a sink that runs: its first micro-batch is refused, at each
 attempt, and its target stays empty.
 
+    is_only_read(catalyst, sink)                      its format is one of sources
     find_row_problems(catalyst, one, sink, schema)    columns, `partitionBy`, options of the writer
     find_target_problem(catalyst, one, sink)          no folder can be where it writes, or its
                                                       function is not registered
@@ -28,11 +29,13 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.sink_options import PARTITION_BY
-from shardline.app.storage.formats import FILES, UPPER, path_option
+from shardline.app.storage.formats import FILES, KNOWN_FORMATS, ONLY_READ, UPPER, path_option
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, TS
 
-__all__ = ["find_row_problems", "find_target_problem"]
+__all__ = ["find_row_problems", "find_target_problem", "is_only_read"]
+
+_NO_COLUMNS: Final = json.dumps({"type": "struct", "fields": []})
 
 _UPDATE_FIELDS: Final = [
     {"name": TS, "type": "long", "nullable": False, "metadata": {}},
@@ -40,6 +43,15 @@ _UPDATE_FIELDS: Final = [
 ]
 
 _PARTITION_HINT: Final = "divide by columns of numbers, texts or dates, and leave one for the files"
+
+
+def is_only_read(catalyst: Catalyst, sink: SinkDescription) -> bool:
+    """True if the format of a sink is certainly one of sources alone."""
+    if sink.format in KNOWN_FORMATS:
+        return sink.format in ONLY_READ
+    from shardline.app.storage.sinks.others import has_no_writer  # noqa: PLC0415 - imports Spark
+
+    return has_no_writer(catalyst.rows(_NO_COLUMNS).sparkSession, sink.format)
 
 
 def find_row_problems(
@@ -126,9 +138,15 @@ def find_target_problem(
     """
     if sink.format == "foreachBatch":
         return _function_problem(one, sink)
+    if sink.format == "shard":
+        return _location_problem(one, sink)
     path = path_option(sink.options)
     if sink.format not in FILES or path is None:
         return None
+    return _folder_problem(catalyst, one, path)
+
+
+def _folder_problem(catalyst: Catalyst, one: WrittenObject, path: str) -> Problem | None:
     if path.startswith("~"):
         return value_problem(one, "path", path, HOME_HINT)
     problem = catalyst.sink_options.find_folder_problem(path)
@@ -146,6 +164,21 @@ def _function_problem(one: WrittenObject, sink: SinkDescription) -> Problem | No
         find_function(sink.options)
     except InvalidUsage as error:
         return one.problem("option function", error.code, error.detail, error.hint)
+    return None
+
+
+def _location_problem(one: WrittenObject, sink: SinkDescription) -> Problem | None:
+    from shardline.app.storage.sinks.target import options_of  # noqa: PLC0415 - as above
+    from shardline.datasource.sink import check_url, parse_sink  # noqa: PLC0415
+
+    given = {name.lower(): name for name in sink.options}
+    option = given.get("location") or given.get("path")
+    if option is None:
+        return None  # that of the project's own shards
+    try:
+        check_url(parse_sink(options_of(sink)).location)
+    except InvalidUsage as error:
+        return one.problem(f"option {option.lower()}", error.code, error.detail, error.hint)
     return None
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["FsspecObjects"]
+__all__ = ["FsspecObjects", "check_file_system"]
 
 T = TypeVar("T")
 
@@ -63,13 +63,8 @@ class FsspecObjects(Objects):
         self._has_marker = False
         fs = self._fs()
         self._root = str(fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - it has no other name
-        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-        if protocols & _NOT_ATOMIC or hasattr(fs, "fs") or not _can_create(type(fs)):
-            raise InvalidUsage(
-                f"the file system of '{url}' cannot create a file only if it is absent",
-                code="STORE_NOT_ATOMIC",
-                hint="use a local directory, s3://, gs:// or abfs://",
-            )
+        if hasattr(fs, "fs"):
+            raise _not_atomic(url)
 
     def _fs(self) -> Any:
         process = os.getpid()
@@ -78,9 +73,8 @@ class FsspecObjects(Objects):
         return self._session[1]
 
     def _connect(self) -> Any:
-        protocol = self.url.partition("://")[0]
+        kind = _file_system_class(self.url)
         try:
-            kind = fsspec.get_filesystem_class(protocol)
             from_url = kind._get_kwargs_from_urls(self.url)  # noqa: SLF001 - as fsspec itself does
             return kind(
                 **{**from_url, **self._arguments},
@@ -88,12 +82,7 @@ class FsspecObjects(Objects):
                 use_listings_cache=False,
             )
         except Exception as error:
-            raise InvalidUsage(
-                f"cannot open '{self.url}': {type(error).__name__}",
-                code="INVALID_LOCATION",
-                hint=f"is the fsspec file system for '{protocol}' installed, and are its "
-                "fsspec.<argument> options complete?",
-            ) from error
+            raise _not_opened(self.url, error) from error
 
     # ----------------------------------------------------------------------------------- write
 
@@ -295,6 +284,44 @@ class FsspecObjects(Objects):
                 hint="use a local directory, s3://, gs:// or abfs://",
             )
         return None
+
+
+def check_file_system(url: str) -> None:
+    """Refuse a URL without a file system that could hold a location; nothing is opened.
+
+    Raises:
+        InvalidUsage: As `FsspecObjects`.
+    """
+    _file_system_class(url)
+
+
+def _file_system_class(url: str) -> type[AbstractFileSystem]:
+    """The class of the file system of `url`; errors as `FsspecObjects`."""
+    try:
+        kind: type[AbstractFileSystem] = fsspec.get_filesystem_class(url.partition("://")[0])
+    except Exception as error:
+        raise _not_opened(url, error) from error
+    protocols = {kind.protocol} if isinstance(kind.protocol, str) else set(kind.protocol)
+    if protocols & _NOT_ATOMIC or not _can_create(kind):
+        raise _not_atomic(url)
+    return kind
+
+
+def _not_opened(url: str, error: Exception) -> InvalidUsage:
+    return InvalidUsage(
+        f"cannot open '{url}': {type(error).__name__}",
+        code="INVALID_LOCATION",
+        hint=f"is the fsspec file system for '{url.partition('://')[0]}' installed, and are its "
+        "fsspec.<argument> options complete?",
+    )
+
+
+def _not_atomic(url: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"the file system of '{url}' cannot create a file only if it is absent",
+        code="STORE_NOT_ATOMIC",
+        hint="use a local directory, s3://, gs:// or abfs://",
+    )
 
 
 def _can_create(kind: type[AbstractFileSystem]) -> bool:

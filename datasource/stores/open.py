@@ -42,7 +42,14 @@ if TYPE_CHECKING:
     from shardline.datasource.stores.objects import Objects
     from shardline.datasource.stores.probe import IfMissing
 
-__all__ = ["canonical_url", "compose_location", "from_folder", "open_location", "open_objects"]
+__all__ = [
+    "canonical_url",
+    "check_url",
+    "compose_location",
+    "from_folder",
+    "open_location",
+    "open_objects",
+]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 
@@ -75,6 +82,24 @@ def open_location(
     _check_is_a_folder_of_its_own(url)
     objects = open_objects(url, options, clock=clock, ids=ids)
     return compose_location(objects, clock=clock, ids=ids, if_missing=if_missing, grace_ms=grace_ms)
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that can be that of no location, in this installation; does no I/O.
+
+    Raises:
+        InvalidUsage: It is wrong, or its store cannot create atomically, or needs a package.
+    """
+    _check_is_a_folder_of_its_own(url)
+    canonical = canonical_url(url)
+    scheme = canonical.partition("://")[0]
+    if scheme == "s3":
+        _check_installed(canonical, "s3fs")
+    elif scheme not in ("file", "memory"):
+        _check_installed(canonical, "fsspec")
+        from shardline.datasource.stores.fsspec import check_file_system  # noqa: PLC0415 - as below
+
+        check_file_system(canonical)
 
 
 def compose_location(

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from pyspark.sql import DataFrame, Row
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import DataSource
 
 from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.objects import SinkDescription
@@ -37,6 +39,7 @@ __all__ = [
     "collected",
     "find_function",
     "forget_collected",
+    "has_no_writer",
     "register_function",
 ]
 
@@ -85,6 +88,23 @@ def find_function(options: Mapping[str, str]) -> Function:
             f"{unknown.hint}",
         )
     return _functions[name]
+
+
+def has_no_writer(spark: SparkSession, format: str) -> bool:  # noqa: A002 - Spark's name
+    """True if a format is of a Python source that certainly writes nothing.
+
+    Spark itself takes it for one that does until a query asks it for its writer.
+    """
+    sources = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - as Spark does
+    if not sources.dataSourceExists(format):
+        return False
+    pickled = bytes(sources.lookupDataSource(format).dataSourceCls().command().unsafeArray())
+    try:
+        found = cloudpickle.loads(pickled)
+    except Exception:  # noqa: BLE001 - the class may need what only Spark's workers have
+        return False
+    # A large class is a broadcast here.
+    return isinstance(found, type) and getattr(found, "writer", None) is DataSource.writer
 
 
 def collected(sink: SinkDescription) -> list[Row]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceWriter
+from typing_extensions import override
 
 from shardline.app.project.option_problems import HOME_HINT, hadoop_hint
 from shardline.app.project.project import CheckedProject, Project
@@ -16,10 +20,12 @@ from shardline.app.storage.formats import ONLY_READ
 from shardline.app.storage.generators import FORMATS as GENERATORS
 from shardline.app.storage.sinks.others import register_function
 from shardline.datasource.client import ShardClient
+from shardline.datasource.spark_native.jvm import as_active
 from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 pytestmark = pytest.mark.spark
 
@@ -243,6 +249,64 @@ def test_sinks_that_are_no_files_are_refused_as_early(
     assert problem.place.text[problem.place.column - 1 :].startswith(at)
 
 
+class ReadSource(DataSource):
+    """A source of Python that has no writer."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "read_by_python"
+
+    @override
+    def schema(self) -> str:
+        return "a INT"
+
+
+class WrittenSource(ReadSource):
+    """One that has a writer, or says so."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "written_by_python"
+
+    @override
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_python_source_without_a_writer_is_no_format_of_sinks(
+    spark: SparkSession, *, by_value: bool
+) -> None:
+    """Spark takes it for one until a micro-batch asks for its writer; one that has one passes.
+
+    A class of a program's main module is pickled by value.
+    """
+    module = sys.modules[__name__]
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        for source in (ReadSource, WrittenSource):
+            spark.dataSource.register(source)
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    # Spark looks formats of Python up in the active session, which may be that of another test.
+    with as_active(spark), pytest.raises(PySparkException, match="NOT_IMPLEMENTED"):
+        spark.range(1).write.format("read_by_python").mode("append").save()
+    text = (
+        "CREATE SOURCE c USING counter;\n"
+        "CREATE SINK a FROM c USING read_by_python;\n"
+        "CREATE SINK b FROM c USING written_by_python;"
+    )
+    with pytest.raises(InvalidProject) as error:
+        Project.parse({"p.sql": text}).check(spark)
+    (problem,) = error.value.problems
+    assert problem.message == "format 'read_by_python' is one of sources: nothing writes it"
+    assert f"{problem.place}".startswith("p.sql:2:")
+
+
 @pytest.mark.parametrize("name", sorted(ONLY_READ - set(GENERATORS)))
 def test_formats_of_sources_alone_are_those_that_spark_does_not_write(
     spark: SparkSession, tmp_path: Path, name: str
@@ -282,6 +346,31 @@ def test_a_function_that_nobody_has_registered_is_told_apart(spark: SparkSession
     assert "did you mean 'known_to_the_plan'?" in unreachable["b"].hint
 
 
+def test_a_shard_where_no_location_can_be_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """At its option, as far as that is known without a look; one that is there passes."""
+    places = {
+        "location 'nope://a/b', shard 's'": ("INVALID_LOCATION", "is the fsspec file system for"),
+        "path 'nope://a/b/other'": ("INVALID_LOCATION", "cannot open 'nope://a/b'"),
+        "Path 'local://a/s'": ("STORE_NOT_ATOMIC", "create a file only if it is absent"),
+        "location '~/x', shard 's'": ("INVALID_LOCATION", "'~' is not expanded"),
+        "location 's3://', shard 's'": ("INVALID_LOCATION", "no empty segment"),
+        f"path '{tmp_path}/later/s'": ("", ""),
+        "shard 's'": ("", ""),
+    }
+    text = "CREATE SOURCE c USING counter;\n" + "\n".join(
+        f"CREATE SINK k{n} FROM c USING shard OPTIONS ({one});" for n, one in enumerate(places)
+    )
+    unreachable = Project.parse({"p.sql": text}).check(spark).unreachable
+    for n, (given, (code, said)) in enumerate(places.items()):
+        problem = unreachable.get(f"k{n}")
+        assert (problem.code if problem else "") == code, given
+        if problem is not None:
+            assert said in f"{problem.message} {problem.hint}", given
+            assert problem.place is not None
+            written = problem.place.text[problem.place.column - 1 :]
+            assert written.startswith(given.partition(" ")[0]), given
+
+
 def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -309,7 +398,10 @@ def test_files_are_divided_by_a_column_in_another_case_where_case_matters(
         ("csv O (path '~/in') S (a INT)", "path", ("'~/in', which is not there", HOME_HINT)),
         ("csv O (path 's3://b/in') S (a INT)", "OPTIONS", ('scheme "s3"', "write s3a://…")),
         ("csv O (path 'in') S (a INT, _diff INT)", "a INT", ("'_diff'", "write ENVELOPE DIFF")),
-        ("counter O (maxCardinality '3')", "s USING", ("'_diff'", "write ENVELOPE DIFF")),
+        ("counter O (maxCardinality '3')", "s USING", ("'_diff'", "leave out maxCardinality")),
+        ("counter ENVELOPE DIFF", "s USING", ("no column '_diff'", "OPTIONS (maxCardinality")),
+        ("rate ENVELOPE DIFF", "s USING", ("no column '_diff'", "leave out ENVELOPE DIFF")),
+        ("counter ENVELOPE DEBEZIUM", "s USING", ("'after'", "leave out ENVELOPE DEBEZIUM")),
     ],
 )
 def test_a_source_that_could_read_no_row_is_refused(
