@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -93,6 +93,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Mode = Literal["append", "overwrite"]
+
+_NOT_WRITABLE: Final = (
+    "Mkdirs failed",
+    "Parent path is not a directory",
+    "Permission denied",
+    "Read-only file system",
+)
+"""Words of Hadoop and the system where a file cannot be made."""
 
 _SESSION_SETTINGS: Mapping[str, str] = {
     # The format of parts is fixed, whatever the session writes elsewhere.
@@ -262,14 +270,19 @@ def _reaches(frame: DataFrame, client: ShardClient, options: SinkOptions, root: 
 
     Its credentials and its endpoint are others, and a bucket of the same name may be elsewhere.
     """
-    # Where parts are, so that the sweep deletes it if this process is killed meanwhile.
-    key = f"{shard_directory(options.shard)}/part/{new_id('p', client.ids)}.parquet"
+    key = _probe_key(client, options)
     content = b"Is this store the one that Spark writes to?"
     client.location.blob.set(key, content)
     try:
         return reaches_object(frame.sparkSession, root, options.storage, key, len(content))
     finally:
         delete_blobs(client.location.blob, [key])
+
+
+def _probe_key(client: ShardClient, options: SinkOptions) -> str:
+    """The key of an object that shows if one can be written."""
+    # Where parts are, so that the sweep deletes it if this process is killed meanwhile.
+    return f"{shard_directory(options.shard)}/part/{new_id('p', client.ids)}.parquet"
 
 
 def _call(function: Callable[[], T]) -> T:
@@ -323,10 +336,25 @@ class NativeWrite:
         try:
             written = self._write(self.url_of(attempt))
             return self._staged(self._directory(attempt), begun_ms, written)
-        except BaseException:
+        except BaseException as error:
             # Safe for any error: nothing was appended yet, so no record can name the files.
             self.delete_files(attempt)
+            self._check_writable(error)
             raise
+
+    def _check_writable(self, error: BaseException) -> None:
+        """Raise the store's own error if `error` is that of a place where nothing can be written.
+
+        Spark's names a folder of an attempt, in a trace of the JVM.
+        """
+        if not any(words in str(error) for words in _NOT_WRITABLE):
+            return
+        key = _probe_key(self.client, self.options)
+        try:
+            self.client.location.blob.set(key, b"")
+        except ShardError as refusal:
+            raise refusal from error
+        delete_blobs(self.client.location.blob, [key])
 
     def append_written(
         self,

@@ -472,10 +472,12 @@ class FileObjects(Objects):
     def _error_for(self, verb: str, key: str, error: OSError) -> ShardError:
         what = f"cannot {verb} '{key}' in '{self.url}': {error.strerror or error}"
         if error.errno in _NOT_WRITABLE:
+            reads = verb in _READING
+            hint = "check owner and permissions, of the directories above it, too"
             return InvalidUsage(
                 what,
-                code="ACCESS_DENIED" if verb in _READING else "LOCATION_NOT_WRITABLE",
-                hint="check owner and permissions, of the directories above it, too",
+                code="ACCESS_DENIED" if reads else "LOCATION_NOT_WRITABLE",
+                hint=hint if reads else f"{hint}; reads write as well: a lease keeps their files",
             )
         if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR}:
             return InvalidUsage(

@@ -431,7 +431,7 @@ def test_a_location_that_is_not_writable_is_refused(
     """With what to check; root may write anywhere, so the system call is made to refuse."""
     _fail(monkeypatch, "mkdir", errno.EACCES)
 
-    with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_WRITABLE\].*Permission denied"):
+    with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_WRITABLE\].*Permission denied.*lease"):
         open_location(
             str(tmp_path / "x"), {}, clock=SystemClock(), ids=SystemIds(), if_missing="create"
         )

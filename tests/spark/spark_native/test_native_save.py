@@ -19,6 +19,7 @@ from hypothesis import given
 from shardline import datasource
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts.part_file import footer_bytes, footer_of
 from shardline.datasource.spark_native import save as save_module
 from shardline.datasource.spark_native.save import NativeWrite
@@ -428,6 +429,28 @@ def test_no_rows_that_went_to_another_place(
         with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\].* is not there"):
             datasource.save(nothing, f"{location}/in", txn=("etl", 7))
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("by", ["save", "append", "transaction"])
+def test_a_place_where_no_file_can_be_made_is_said_by_the_store(
+    spark: SparkSession, tmp_path: Path, by: str
+) -> None:
+    """And not by a trace of the JVM. Root may write anywhere, so a file is in the way here."""
+    location = str(tmp_path)
+    ShardClient.open(location).create("in", ShardSchema.from_arrow(pa.schema([("id", pa.int64())])))
+    (tmp_path / "in" / "part").write_bytes(b"")
+
+    def write() -> None:
+        if by == "append":
+            spark.range(3).write.format("shard").mode("append").save(f"{location}/in")
+        elif by == "save":
+            datasource.save(spark.range(3), f"{location}/in")
+        else:
+            by_transaction(spark, spark.range(3), location)
+
+    with pytest.raises(Exception, match=r"\[INVALID_LOCATION\] cannot write 'in/part/.*a file stands"):
+        write()
+    assert ShardClient.open(location).state("in").upper == Frontier(0)
 
 
 def test_nothing_and_overwriting(spark: SparkSession, location: str) -> None:
