@@ -104,7 +104,7 @@ def ensure_location(
         Corrupt: The marker is not one of ours, or it is lost (`MARKER_MISSING`).
     """
     stored = objects.get(MARKER)
-    if stored is None and (shard := _find_shard(objects)) is not None:
+    if stored is None and (shard := _find_shard(objects, if_missing)) is not None:
         # Another process makes the location and a shard at this moment, the marker first; or the
         # marker is lost.
         stored = objects.get(MARKER)
@@ -211,9 +211,16 @@ def lost_log(location: Location, directory: str, leftover: str) -> Corrupt:
     )
 
 
-def _find_shard(objects: Objects) -> str | None:
+def _find_shard(objects: Objects, if_missing: IfMissing) -> str | None:
     """The directory of a shard that has a log; None if there is none that may be read."""
-    for directory in filter(is_shard_directory, objects.directories()):
+    try:
+        directories = objects.directories()
+    except ShardError:
+        # Of what is not to be found, nothing else that goes wrong is of interest.
+        if if_missing == "create":
+            raise
+        return None
+    for directory in filter(is_shard_directory, directories):
         # Somebody else's directory, where a location is to be made beside it, may be closed to us.
         with suppress(InvalidUsage):
             if newest_entry(objects, f"{directory}/log/") is not None:
