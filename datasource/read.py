@@ -400,7 +400,7 @@ def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> 
         f"shard '{state.name}' was not settled at {with_date(as_of)} within {timeout_ms:.0f} ms: "
         f"its upper is {with_date(state.upper)}",
         code="NOT_YET_READABLE",
-        hint=f"{_read_earlier(state)}, wait longer, or see whether its writer still runs",
+        hint=f"{_readable_now(state)}; wait longer, or see whether its writer still runs",
     )
 
 
@@ -428,15 +428,14 @@ def check_may_come(
         f"shard '{state.name}' cannot be read at {with_date(as_of)}, a time that is still to come: "
         f"its upper is {with_date(state.upper)}",
         code="NOT_YET_READABLE",
-        hint=f"{_read_earlier(state)}, or name no time, for the latest contents; {ask} to wait "
-        "for a time to come",
+        hint=f"{_readable_now(state)}; {ask} to wait for a time to come",
     )
 
 
-def _read_earlier(state: ShardState) -> str:
+def _readable_now(state: ShardState) -> str:
     if is_tombstone(state) or state.upper == Frontier(0):
-        return "read at an earlier time"
-    return f"read at {latest_readable(state)} or earlier"
+        return "nothing of it can be read yet, as nothing was ever appended"
+    return f"read at {latest_readable(state)} or earlier, or name no time, for the latest contents"
 
 
 def _dropped(state: ShardState) -> InvalidUsage:

@@ -174,6 +174,16 @@ def test_waiting_for_a_time_is_bounded_and_says_how_far_it_is(client: ShardClien
     assert client.clock.elapsed_ms() - started >= 5000
 
 
+def test_a_time_of_a_shard_without_contents_says_that_it_has_none(client: ShardClient) -> None:
+    """No time at all can be read, so none is named."""
+    client.create(SHARD, schema_of())
+    with (
+        client.reader(SHARD) as reader,
+        pytest.raises(Determinate, match=r"NOT_YET_READABLE.*nothing was ever appended; give"),
+    ):
+        reader.snapshot(client.clock.now_ms() + WAIT_MS + 1)
+
+
 @pytest.mark.parametrize("upper", [7, 10**16])
 def test_a_time_far_ahead_of_the_clock_is_waited_for_if_that_is_asked_for(
     client: ShardClient, upper: int
