@@ -445,10 +445,12 @@ clean_python_variables() {
 
 prepare_spark() {
   # Spark of the environment, whatever else is installed here: its Python and its jars must agree.
-  if [[ -n ${SPARK_HOME:-} ]]; then
-    say "not using SPARK_HOME '$SPARK_HOME': the environment brings its own Spark"
-  fi
+  local given=${SPARK_HOME:-}
   SPARK_HOME=$(echo "$env"/lib/python3.*/site-packages/pyspark)
+  # A program that this script has started has it from there.
+  if [[ -n $given && $given != "$SPARK_HOME" ]]; then
+    say "not using SPARK_HOME '$given': the environment brings its own Spark"
+  fi
   find_java
   # Every helper process of Spark is `$PYSPARK_PYTHON -m …`; it must find the installed project.
   export SPARK_HOME PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=$python

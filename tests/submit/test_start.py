@@ -324,3 +324,10 @@ def test_a_foreign_spark_is_not_used(ready: Checkout, tmp_path: Path) -> None:
     )  # fmt: skip
     assert seen.stdout == "4.3.0\n", seen.stderr
     assert "not using SPARK_HOME" in seen.stderr
+
+
+def test_a_program_may_start_the_script_again(ready: Checkout) -> None:
+    """It has SPARK_HOME from the script: nothing is said of another installation."""
+    own = ready.run("python", "-c", "import os; print(os.environ['SPARK_HOME'])").stdout.strip()
+    seen = ready.run("python", "-c", "print(1)", env={"SPARK_HOME": own})
+    assert (seen.stdout, seen.stderr) == ("1\n", "")
