@@ -5,7 +5,7 @@ of `format("shard")`, and so are their meanings and errors: a sink that an appli
 another one than a sink that a user starts.
 
     SinkOptions, parse_sink      the options of a write, from text
-    check_url                    the location's URL, as far as it can be known without a look
+    check_place                  the location's URL and options, as far as is known without a look
     resolve_target, find_shard, open_client    the shard that they name; its client
     assign_roles, FrameRoles     what each column of a frame is, by the envelope
     BEFORE, AFTER, OP, NEED_AFTER    of change events: their columns; operations that need `after`
@@ -24,7 +24,7 @@ from shardline.datasource.shard_sink.frame_columns import (
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.stores.open import check_url
+from shardline.datasource.stores.open import check_place
 
 __all__ = [
     "AFTER",
@@ -35,7 +35,7 @@ __all__ = [
     "FrameRoles",
     "SinkOptions",
     "assign_roles",
-    "check_url",
+    "check_place",
     "find_shard",
     "open_client",
     "parse_sink",

@@ -37,6 +37,9 @@ __all__ = ["find_row_problems", "find_target_problem", "is_only_read"]
 
 _NO_COLUMNS: Final = json.dumps({"type": "struct", "fields": []})
 
+_CREDENTIALS: Final = frozenset({"s3.access-key-id", "s3.secret-access-key"})
+"""Storage options that are given together."""
+
 _UPDATE_FIELDS: Final = [
     {"name": TS, "type": "long", "nullable": False, "metadata": {}},
     {"name": DIFF, "type": "long", "nullable": False, "metadata": {}},
@@ -169,16 +172,21 @@ def _function_problem(one: WrittenObject, sink: SinkDescription) -> Problem | No
 
 def _location_problem(one: WrittenObject, sink: SinkDescription) -> Problem | None:
     from shardline.app.storage.sinks.target import options_of  # noqa: PLC0415 - as above
-    from shardline.datasource.sink import check_url, parse_sink  # noqa: PLC0415
+    from shardline.datasource.sink import check_place, parse_sink  # noqa: PLC0415
 
     given = {name.lower(): name for name in sink.options}
     option = given.get("location") or given.get("path")
     if option is None:
         return None  # that of the project's own shards
     try:
-        check_url(parse_sink(options_of(sink)).location)
+        parsed = parse_sink(options_of(sink))
+        # One half of the credentials may be among the options of the application's own location.
+        rest = {name: text for name, text in parsed.storage.items() if name not in _CREDENTIALS}
+        check_place(parsed.location, rest)
     except InvalidUsage as error:
-        return one.problem(f"option {option.lower()}", error.code, error.detail, error.hint)
+        named = (name for name in sink.options if f"'{name.lower()}'" in error.detail)
+        piece = f"option {next(named, option).lower()}"
+        return one.problem(piece, error.code, error.detail, error.hint)
     return None
 
 

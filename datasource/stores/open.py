@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "canonical_url",
-    "check_url",
+    "check_place",
     "compose_location",
     "from_folder",
     "open_location",
@@ -84,12 +84,18 @@ def open_location(
     return compose_location(objects, clock=clock, ids=ids, if_missing=if_missing, grace_ms=grace_ms)
 
 
-def check_url(url: str) -> None:
-    """Refuse a URL that can be that of no location, in this installation; does no I/O.
+def check_place(url: str, options: Mapping[str, str]) -> None:
+    """Refuse what can open no location, in this installation; does no I/O.
+
+    Args:
+        url: As `open_location`.
+        options: Storage options.
 
     Raises:
-        InvalidUsage: It is wrong, or its store cannot create atomically, or needs a package.
+        InvalidUsage: The URL or an option is wrong, or the store cannot create atomically, or needs
+            a package.
     """
+    parse_options(options)
     _check_is_a_folder_of_its_own(url)
     canonical = canonical_url(url)
     scheme = canonical.partition("://")[0]

@@ -11,7 +11,7 @@ import pytest
 
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.stores.open import canonical_url, check_url, open_location, open_objects
+from shardline.datasource.stores.open import canonical_url, check_place, open_location, open_objects
 from shardline.datasource.stores.options import S3Options, parse_options
 from support.tree import ROOT
 
@@ -179,9 +179,9 @@ def test_a_local_location_loads_no_cloud_client(url: str) -> None:
 def test_a_url_of_no_location_is_known_without_a_look(url: str, said: str) -> None:
     """Others pass, whether anything is there or not."""
     with pytest.raises(InvalidUsage, match=said):
-        check_url(url)
+        check_place(url, {})
     for one in ("memory://x", "s3://no-such-bucket/x", "/no/such/place"):
-        check_url(one)
+        check_place(one, {})
 
 
 def test_an_unknown_scheme_is_refused() -> None:

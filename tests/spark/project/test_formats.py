@@ -354,6 +354,8 @@ def test_a_shard_where_no_location_can_be_is_refused(spark: SparkSession, tmp_pa
         "Path 'local://a/s'": ("STORE_NOT_ATOMIC", "create a file only if it is absent"),
         "location '~/x', shard 's'": ("INVALID_LOCATION", "'~' is not expanded"),
         "location 's3://', shard 's'": ("INVALID_LOCATION", "no empty segment"),
+        "S3.endpont 'x', path 's3://b/c/s'": ("UNKNOWN_OPTION", "did you mean 's3.endpoint'"),
+        "`s3.access-key-id` 'x', path 's3://b/c/t'": ("", ""),
         f"path '{tmp_path}/later/s'": ("", ""),
         "shard 's'": ("", ""),
     }
