@@ -83,7 +83,7 @@ __all__ = ["View"]
 _log = logging.getLogger(__name__)
 
 _FIRST: Final = "its first contents"
-_CHEAPER_ANEW: Final = "its query run anew is the cheaper way"
+_CHEAPER_ANEW: Final = "its query run anew has been the cheaper way"
 _FUNCTIONS: Final = "its users' functions may be others than when it last ran"
 """Reasons to recompute that may end between two steps of a micro-batch; no others may."""
 

@@ -4,6 +4,7 @@ To follow changes has a fixed cost, of a few jobs of Spark; to run the query ane
 inputs' size says. For small inputs the second is the cheaper one, and needs no states. So a view
 begins by running its query anew, and follows its changes once that has been predicted to be clearly
 cheaper a few times in a row, or for a step of as many times, at each of which the query would run.
+Where to run it anew takes very long, once is enough.
 
     costs.follows(times, rows, changed)   which way, for a step with changes at so many times
     costs.note_anew(ms, rows)             what a step has taken
@@ -18,7 +19,7 @@ is tried again, and judged by steps of that trial alone.
 
 Invariants:
     The way is not changed by one step that took long: predictions must agree for several, or be of
-        one that has several times.
+        one that has several times, or that would take very long.
     To follow changes is not given up for good.
     Contents of a view do not depend on the choice.
 """
@@ -37,6 +38,9 @@ _CLEARLY: Final = 2.0
 
 _IN_A_ROW: Final = 3
 """Predictions that must agree."""
+
+_LONG_MS: Final = 10_000.0
+"""Above it the query is not run anew only to see if it takes as long again: a trial costs less."""
 
 _LITTLE: Final = 8_192
 """Rows over which a query is run anew by a kept plan: what that took before anything was compiled
@@ -115,6 +119,9 @@ class StepCosts:
             # Run anew at each of its times, it would be asked about as often, to the same answer.
             if rows <= _LITTLE:
                 return True
+            self._against = _IN_A_ROW
+        is_long = mine > _LONG_MS and rows > _LITTLE
+        if self._against and not self._follows_changes and is_long:
             self._against = _IN_A_ROW
         if self._against >= _IN_A_ROW:
             self._follows_changes, self._against = not self._follows_changes, 0

@@ -37,6 +37,18 @@ def test_a_large_one_follows_its_changes_when_predictions_have_agreed() -> None:
     assert follows(costs, 5) == [True] * 5
 
 
+def test_what_takes_very_long_is_not_done_again_to_be_sure() -> None:
+    """The trial tells. Of few rows it may have been the start that was slow."""
+    costs = StepCosts()
+    costs.note_anew(40_000.0, ROWS)
+    assert costs.follows(1, ROWS, CHANGED)
+    costs.note_follow(90_000.0, CHANGED)
+    assert follows(costs, 3) == [True, True, False]
+    few = StepCosts()
+    few.note_anew(40_000.0, 100)
+    assert follows(few, 3, rows=100) == [False, False, True]
+
+
 def test_what_is_predicted_can_be_compared_with_what_comes() -> None:
     """For both ways, whichever is taken; nothing is made up before a query was run."""
     costs = StepCosts()
