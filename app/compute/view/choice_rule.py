@@ -134,13 +134,12 @@ class ChoiceRule:
         Args:
             choice: What is chosen.
             above: Its last operator, over the states below it.
-            needed: Ids of the columns that anything above it refers to.
+            needed: Ids of the columns that any operator refers to: those of the key are among them.
             name: Names no input, and no other state.
             conditions: By which rows are left out; over columns of the last operator.
         """
         wider = self.filtered(self._with_keys(choice, choice.last, above), conditions)
-        kept = needed | {number_of(key) for key in choice.keys}
-        columns = [one for one in wider.distinct_output if number_of(one) in kept]
+        columns = [one for one in wider.distinct_output if number_of(one) in needed]
         return self._split(wider, columns, name, ResultState)
 
     def filtered(self, node: QueryNode, conditions: Iterable[Any]) -> QueryNode:

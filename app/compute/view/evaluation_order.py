@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.app.sql.query_tree import QueryNode
+    from shardline.app.sql.touched_keys import Choice
 
 __all__ = ["EvaluationOrder", "StateSource"]
 
@@ -140,22 +141,25 @@ class EvaluationOrder:
         """
         yield from self._first(root, states, _Above())
 
-    def may_fail_beside(self, root: QueryNode, inside: QueryNode, columns: Iterable[int]) -> bool:
-        """True if what can fail outside of an operator may be about some of its columns.
+    def may_fail_beside(self, root: QueryNode, choice: Choice) -> bool:
+        """True if what can fail outside of a choice may be about its key.
 
         Args:
             root: The last operator of the query.
-            inside: The operator.
-            columns: Numbers of its columns; what is computed of them, or equals them, counts, too.
+            choice: A part of it. What is computed of its key, or equals that, counts, too.
         """
         failing: set[int] = set()
-        same: list[tuple[int, int]] = []
-        for node in _outside(root, inside):
+        for node in _outside(root, choice.last):
             for one in self._failing(node) if node.kind in _EVALUATED_ELSEWHERE else ():
                 # What a function of groups gives is there with the groups, and not below them.
                 failing.update(() if _calls_aggregate(one) else numbers_read(one))
-            same += [*_equal_columns(node), *_made_of(node)]
-        return not failing.isdisjoint(_Above(equal=frozenset(same)).inferred(columns).columns)
+        same = frozenset(
+            pair
+            for node in _outside(root, choice.region.top)
+            for pair in (*_equal_columns(node), *_made_of(node))
+        )
+        about = _Above(equal=same).inferred(map(number_of, choice.keys)).columns
+        return not failing.isdisjoint(about)
 
     def has_safe_conditions(self, node: QueryNode) -> bool:
         """True if no condition of filters and joins can fail, from an operator on down."""

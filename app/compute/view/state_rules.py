@@ -27,7 +27,7 @@ from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.app.sql.strategy import keeps_limits
 from shardline.app.sql.temporal_filters import split_condition, uses_clock
 from shardline.app.sql.touched_keys import Choice, Regions
-from shardline.datasource.frames import number_of, read_sequence
+from shardline.datasource.frames import read_sequence
 
 __all__ = ["State", "StateRules", "needed_rows"]
 
@@ -136,8 +136,7 @@ class StateRules:
         """
         # A condition on keys, or on what equals them, is evaluated before there are results: also
         # for keys of which the state has no rows. It would miss the error.
-        keys = map(number_of, choice.keys)
-        if self._order.may_fail_beside(self._query, choice.last, keys):
+        if self._order.may_fail_beside(self._query, choice):
             raise NotIncremental("a condition that can fail, on a key of what ties decide")
         conditions = self._conditions_of(choice) if choice.last in self._first else ()
         return self._chosen.results(choice, above, self._needed_columns, name, conditions)

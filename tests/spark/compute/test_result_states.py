@@ -136,6 +136,8 @@ FIRST: Final = {
     "semi": f"SELECT id FROM {LATEST} b LEFT SEMI {JOIN} WHERE b.place = 1",
     "anti": f"SELECT city FROM items i LEFT ANTI JOIN {LATEST} b ON i.name = b.item "
     "AND b.place = 1",
+    "of_groups": f"SELECT note, sum(length(item)) AS n FROM {LATEST} b WHERE b.place = 1 "
+    "GROUP BY note",
     "now": f"SELECT b.id, i.city FROM {LATEST} b {JOIN} WHERE b.place = 1 AND b.at > now()",
 }
 """Rows of other places come to nothing."""
@@ -148,7 +150,7 @@ ALL: Final = {
     "of_the_other_side": f"SELECT city FROM items i LEFT ANTI JOIN {LATEST} b ON i.name = b.item "
     "WHERE i.city = 'x'",
     "of_both_sides": f"SELECT b.id FROM {LATEST} b {JOIN} WHERE b.place = length(i.city)",
-    "of_groups": f"SELECT count(*) AS n FROM {LATEST} b {JOIN} GROUP BY b.item, b.place "
+    "of_groups_of_places": f"SELECT count(*) AS n FROM {LATEST} b {JOIN} GROUP BY b.item, b.place "
     "HAVING b.place = 1",
     "one_row": f"SELECT city, (SELECT b.id FROM {LATEST} b WHERE i.name = b.item AND b.place = "
     "length(i.city)) AS id FROM items i",
@@ -194,6 +196,8 @@ BELOW: Final = (
 FAILING: Final = {
     "above": f"SELECT b.id, i.city FROM (SELECT * FROM {LATEST} WHERE place = 1 AND note = 'a') b "
     f"{JOIN} WHERE 10 div (length(b.item) - 4) > 0",
+    "renamed": "SELECT b.id, i.city FROM (SELECT id, upper(item) AS what, item FROM "
+    f"{LATEST} WHERE place = 1 AND note = 'a') b {JOIN} WHERE 10 div (length(b.what) - 4) > 0",
     "above_groups": "SELECT n FROM (SELECT item, count(*) AS n, sum(weight) AS w FROM bids "
     "GROUP BY item) WHERE w > 0 AND 10 div (length(item) - 4) > 0",
     "beside": f"SELECT b.id, i.city FROM (SELECT * FROM {LATEST} WHERE place = 1 AND note = 'a') b "
