@@ -190,8 +190,7 @@ class ChangePlan:
         self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
         empty = {name: empty_frame(session, given) for name, given in self._contents.items()}
         result = analyse_query(session, query, empty)
-        self.columns: StructType = result.schema
-        analysed = plan_of(result)
+        self.columns, analysed = result.schema, plan_of(result)
         normal = with_names_apart(session, normal_form(session, analysed))
         self.query = query_tree(normal)
         judged = Regions(session, self.query, lambda node: not refusal(session, node.plan))
@@ -216,8 +215,8 @@ class ChangePlan:
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
         self.contents = self._over_contents()
-        names = {state.name for state in self.states}
-        self.over_states = self.contents if self._query.inputs <= names else None
+        is_over_states = self._query.inputs <= {state.name for state in self.states}
+        self.over_states = self.contents if is_over_states else None
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | str] = {}
         """By what changes: the plan, or why there is none."""
         trees = [self._query, *below]

@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.join_tree import join_conditions
-from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.plan_nodes import conjuncts, tree_pattern
 from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.datasource.frames import (
-    children_of,
     kind_of,
     number_of,
     numbers_of,
@@ -150,9 +149,8 @@ class EvaluationOrder:
         """
         failing: set[int] = set()
         for node in _outside(root, choice.last):
-            for one in self._failing(node) if node.kind in _EVALUATED_ELSEWHERE else ():
-                # What a function of groups gives is there with the groups, and not below them.
-                failing.update(() if _calls_aggregate(one) else numbers_read(one))
+            for one in self._taken_down(node):
+                failing.update(numbers_read(one))
         same = frozenset(
             pair
             for node in _outside(root, choice.region.top)
@@ -160,6 +158,13 @@ class EvaluationOrder:
         )
         about = _Above(equal=same).inferred(map(number_of, choice.keys)).columns
         return not failing.isdisjoint(about)
+
+    def _taken_down(self, node: QueryNode) -> Iterator[Any]:
+        """The expressions that can fail, and that a condition may have evaluated further below."""
+        if node.kind in _EVALUATED_ELSEWHERE:
+            # What a function of groups gives is there with the groups, and not below them.
+            calls = tree_pattern(self._spark, "AGGREGATE_EXPRESSION")
+            yield from (one for one in self._failing(node) if not one.containsPattern(calls))
 
     def has_safe_conditions(self, node: QueryNode) -> bool:
         """True if no condition of filters and joins can fail, from an operator on down."""
@@ -232,11 +237,6 @@ def _outside(node: QueryNode, inside: QueryNode) -> Iterator[QueryNode]:
     yield node
     for child in node.children:
         yield from _outside(child, inside)
-
-
-def _calls_aggregate(expression: Any) -> bool:
-    is_call = kind_of(expression) == "AggregateExpression"
-    return is_call or any(map(_calls_aggregate, children_of(expression)))
 
 
 def _made_of(node: QueryNode) -> Iterator[tuple[int, int]]:
