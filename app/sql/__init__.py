@@ -26,6 +26,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     temporal_filters              conditions on now() that decide only when a row is there
     path_above                    what a query does with the rows of an operator
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
+    stored_types                  values that the rows of a state can have
     strategy                      the strategy of a view, and the reason
     determinism, window_frames    expressions by which a result depends on more than its inputs
     source_options, sink_options  options of sources and sinks, checked by Spark's own code

@@ -4,6 +4,7 @@ below(node)              expressions and inputs of an operator; arguments of an 
 deepest(node, guilty)    the nodes that are to blame for something
 conjuncts(condition)     what a condition joins by AND
 implied_equalities(…)    the equalities without which a condition is never true
+needed_columns(root)     numbers of the columns that something in a plan refers to
 plain(expression)        the column that an expression is, perhaps cast to a wider integer
 conjunction(spark, all)  the condition that joins others by AND
 column_named(spark, …)   an expression as a column
@@ -17,13 +18,22 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.datasource.frames import children_of, is_plan, kind_of, read_sequence, scala_sequence
+from shardline.datasource.frames import (
+    children_of,
+    is_plan,
+    kind_of,
+    numbers_of,
+    numbers_read,
+    read_sequence,
+    scala_sequence,
+)
 from shardline.datasource.java_names import class_in, java_class, jvm_of, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "KNOWN_BY_ID",
     "SUBQUERIES",
     "below",
     "column_named",
@@ -31,6 +41,7 @@ __all__ = [
     "conjuncts",
     "deepest",
     "implied_equalities",
+    "needed_columns",
     "plain",
     "tree_pattern",
     "with_changed",
@@ -39,6 +50,22 @@ __all__ = [
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+
+KNOWN_BY_ID: Final = frozenset(
+    {
+        "Aggregate",
+        "Expand",
+        "Filter",
+        "Generate",
+        "Join",
+        "PipeOperator",
+        "Project",
+        "Sort",
+        "SubqueryAlias",
+        "Window",
+    }
+)
+"""Operators that know the columns below them by their ids, and not by their places."""
 
 SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 """Classes of expressions that have a plan in them."""
@@ -140,3 +167,17 @@ def _width(expression: Any) -> int:
     """The place of an expression's type among the integers, the widest last; -1 of others."""
     name = str(expression.dataType().simpleString())
     return _INTEGERS.index(name) if name in _INTEGERS else -1
+
+
+def needed_columns(root: Any) -> frozenset[int]:
+    """Ids of all columns that any operator of a plan refers to, and of those of its result."""
+    found = set(numbers_of(root.output()))
+    ahead = [root]
+    while ahead:
+        plan = ahead.pop()
+        children = children_of(plan)
+        found.update(numbers_read(plan))
+        if kind_of(plan) not in KNOWN_BY_ID:
+            found |= {number for child in children for number in numbers_of(child.output())}
+        ahead += children
+    return frozenset(found)

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
@@ -43,7 +44,9 @@ from shardline.app.sql.path_above import (
     Shown,
     renamed,
 )
+from shardline.app.sql.plan_nodes import needed_columns
 from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
+from shardline.app.sql.stored_types import can_be_stored
 from shardline.app.sql.strategy import JUDGED, LINEAR, Verdict
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
@@ -263,8 +266,15 @@ class Regions:
         # Of an inner join a side is: then its rows are not computed anew with those of the other.
         if self._over_states or (top.kind == "Join" and join_kind(top) in INNER_JOINS):
             return None
+        below = self._below_state(top, path)
+        if not below:
+            return None
         columns = _own_columns(top)
-        own = {number_of(column): place for place, column in enumerate(columns)}
+        own = {
+            number_of(column): place
+            for place, column in enumerate(columns)
+            if can_be_stored(type_of(column))
+        }
         for is_source in (self._is_plain, lambda _: True):
             nodes, sources = _until(top, is_source)
             if any(map(_goes_by_the_order_of_rows, nodes)):
@@ -274,23 +284,33 @@ class Regions:
             found = self._with_key(top, nodes, sources, decided=False, shown=own)
             if found is not None:
                 keys = tuple(columns[place] for place in found.shown)
-                last, conditions = self._last_above(top, path)
-                self.choices[last] = Choice(last, found, keys, conditions)
+                conditions = tuple(one for one in path.conditions if one[0] not in below)
+                self.choices[below[-1]] = Choice(below[-1], found, keys, conditions)
                 return found
         return None
 
-    def _last_above(
-        self, top: QueryNode, path: PathAbove
-    ) -> tuple[QueryNode, tuple[Condition, ...]]:
-        """The last operator above a node that can be below its state, and conditions above that."""
-        last, inside = top, []
+    def _below_state(self, top: QueryNode, path: PathAbove) -> tuple[QueryNode, ...]:
+        """The operators from `top` up to the last one whose rows can be a state; none without one.
+
+        Those from further up may compute what can be stored of what cannot be.
+        """
+        found, ahead = 0, [top]
         for node in path.one_by_one:
-            is_filter = node.kind == "Filter"
-            if is_filter and split_condition(self._spark, node.plan.condition()) is not None:
-                break  # a temporal filter is a state itself
-            last = node
-            inside.append(node)
-        return last, tuple(one for one in path.conditions if one[0] not in inside)
+            if node.kind == "Filter" and self._is_temporal(node):
+                break  # it is a state itself
+            ahead.append(node)
+        for place, node in enumerate(ahead, 1):
+            needed = (one for one in node.distinct_output if number_of(one) in self._needed)
+            if all(can_be_stored(type_of(one)) for one in needed):
+                found = place
+        return tuple(ahead[:found])
+
+    @cached_property
+    def _needed(self) -> frozenset[int]:
+        return needed_columns(self.root.plan)
+
+    def _is_temporal(self, node: QueryNode) -> bool:
+        return split_condition(self._spark, node.plan.condition()) is not None
 
     def _with_key(
         self,

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from shardline.app.compute.view.column_trace import inputs_of
 from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
-from shardline.app.compute.view.temporal_rule import KNOWN_BY_ID
+from shardline.app.sql.plan_nodes import KNOWN_BY_ID
 from shardline.datasource.frames import number_of, numbers_read, read_sequence
 from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.updates import consolidate

@@ -11,19 +11,20 @@ view, what it lets through is one, too. So are results that ties decide, or the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.choice_rule import ChoiceRule, LimitState, ResultState
 from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
-from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
-from shardline.app.sql.decided_values import holds_opaque
+from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState
 from shardline.app.sql.kept_aggregates import refusal
+from shardline.app.sql.plan_nodes import needed_columns
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.safe_expressions import cannot_fail
+from shardline.app.sql.stored_types import can_be_stored
 from shardline.app.sql.strategy import keeps_limits
 from shardline.app.sql.temporal_filters import split_condition, uses_clock
 from shardline.app.sql.touched_keys import Choice, Regions
@@ -33,6 +34,8 @@ __all__ = ["State", "StateRules", "needed_rows"]
 
 State: TypeAlias = GroupState | TemporalState | FirstRowsState | LimitState | ResultState
 """The memory that a view keeps of an operator of its query."""
+
+_NOT_STORED: Final = "a state of rows whose values no shard can hold, or Spark cannot compare"
 
 
 def needed_rows(regions: Regions, tree: Node) -> dict[QueryNode, int]:
@@ -99,7 +102,12 @@ class StateRules:
             NotIncremental: It is to be a state, and cannot be.
         """
         found = self._split(node, above, name)
-        return None if found is None else (self._constrained(node, found[0]), found[1])
+        if found is None:
+            return None
+        read, state = found
+        if not all(can_be_stored(field.dataType) for field in state.schema.fields):
+            raise NotIncremental(_NOT_STORED)
+        return self._constrained(node, read), state
 
     def _split(
         self, node: QueryNode, above: QueryNode, name: str
@@ -115,10 +123,7 @@ class StateRules:
         condition = split_condition(self._spark, node.plan.condition())
         if condition is None:
             return None
-        read, state = self._timed.split(above, condition, self._needed_columns, name)
-        if any(holds_opaque(field.dataType) for field in state.schema.fields):
-            raise NotIncremental("a temporal filter of rows whose values cannot be compared")
-        return read, state
+        return self._timed.split(above, condition, self._needed_columns, name)
 
     def _of_order(self, above: QueryNode, rows: int, name: str) -> tuple[QueryNode, State]:
         """The same for an order of which these many rows are needed, and for a LIMIT of it."""

@@ -42,13 +42,7 @@ from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, state_lea
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
-from shardline.datasource.frames import (
-    children_of,
-    kind_of,
-    number_of,
-    numbers_of,
-    numbers_read,
-)
+from shardline.datasource.frames import number_of
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS
 
@@ -57,13 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DUE",
-    "KNOWN_BY_ID",
     "NEVER",
     "TemporalRule",
     "TemporalState",
     "between_bounds",
     "bounded_rows",
-    "needed_columns",
 ]
 
 DUE: Final = "due"
@@ -317,34 +309,3 @@ def _all(spark: SparkSession, conditions: Sequence[Any]) -> Any:
     for one in others:
         found = java_class(spark, f"{_EXPRESSIONS}.And")(found, one)
     return found
-
-
-KNOWN_BY_ID: Final = frozenset(
-    {
-        "Aggregate",
-        "Expand",
-        "Filter",
-        "Generate",
-        "Join",
-        "PipeOperator",
-        "Project",
-        "Sort",
-        "SubqueryAlias",
-        "Window",
-    }
-)
-"""Operators that know the columns below them by their ids, and not by their places."""
-
-
-def needed_columns(root: Any) -> frozenset[int]:
-    """Ids of all columns that any operator of a plan refers to, and of those of its result."""
-    found = set(numbers_of(root.output()))
-    ahead = [root]
-    while ahead:
-        plan = ahead.pop()
-        children = children_of(plan)
-        found.update(numbers_read(plan))
-        if kind_of(plan) not in KNOWN_BY_ID:
-            found |= {number for child in children for number in numbers_of(child.output())}
-        ahead += children
-    return frozenset(found)

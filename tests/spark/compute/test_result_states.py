@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from pyspark.errors import ArithmeticException
 
-from shardline.app.compute.view.change_plan import ChangePlan
+from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental
 from shardline.app.compute.view.choice_rule import ResultState
 from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.view_columns import with_times
@@ -85,6 +85,14 @@ QUERIES: Final = {
     "sum(weight) * 2 AS total FROM bids GROUP BY upper(item)) t ON upper(i.name) = t.u",
     "distinct": f"SELECT DISTINCT total FROM {TOTALS}",
     "by_itself": f"SELECT a.item, a.total FROM {TOTALS} a JOIN {TOTALS} b ON a.total = b.total",
+    "months": "SELECT i.city, CAST(b.months AS INT) AS months FROM (SELECT item, "
+    f"make_ym_interval(price, id % 12) AS months FROM {LATEST} WHERE place <= 2) b "
+    "JOIN items i ON i.name = b.item",
+    "no_elements": "SELECT i.city, size(b.nothing) AS n FROM (SELECT item, array() AS nothing "
+    f"FROM {LATEST} WHERE place <= 2) b JOIN items i ON i.name = b.item",
+    "variants": "SELECT i.city, to_json(b.ids) AS ids FROM (SELECT item, "
+    f"parse_json(concat('[', id, ']')) AS ids FROM {LATEST} WHERE place <= 2) b "
+    "JOIN items i ON i.name = b.item",
     "outer": f"SELECT coalesce(t.total, -1) AS total, b.price FROM {TOTALS} t "
     f"FULL JOIN {LATEST} b ON t.item = b.note",
 }
@@ -108,6 +116,7 @@ def is_followed(world: ViewWorld, name: str, query: str) -> bool:
             (3, "totals_at_both_sides"),
             (1, "hidden_keys"),
             (2, "ranked"),
+            (3, "months"),
             (2, "first_totals_joined"),
             (3, "windows_of_windows"),
             (1, "outer"),
@@ -249,3 +258,23 @@ def test_a_view_fails_at_the_times_at_which_its_query_fails(spark: SparkSession,
     finally:
         for table in schemas:
             spark.catalog.dropTempView(table)
+
+
+MONTHS: Final = "make_ym_interval(price, 1)"
+NOT_STORED: Final = {
+    "temporal_filter": "SELECT CAST(months AS INT) AS n FROM "
+    f"(SELECT {MONTHS} AS months, at FROM bids) WHERE at > now()",
+    "key": "SELECT CAST(months AS INT) AS n, total FROM (SELECT months, sum(weight) AS total "
+    f"FROM (SELECT {MONTHS} AS months, weight FROM bids) GROUP BY months) WHERE total > 1",
+    "result": "SELECT CAST(last AS INT) AS n FROM (SELECT item, "
+    f"max_by({MONTHS}, id) AS last FROM bids GROUP BY item) x JOIN items i ON i.name = x.item",
+    "names": "SELECT to_json(pair) AS pair, n FROM (SELECT named_struct('a', id, 'A', item) AS "
+    "pair, count(*) AS n FROM bids GROUP BY named_struct('a', id, 'A', item))",
+}
+
+
+@pytest.mark.parametrize("name", NOT_STORED)
+def test_what_a_shard_cannot_hold_is_no_state(spark: SparkSession, name: str) -> None:
+    """The view is recomputed; it does not fail."""
+    with pytest.raises(NotIncremental):
+        states_of(spark, NOT_STORED[name])
