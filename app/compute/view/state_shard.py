@@ -26,7 +26,7 @@ from shardline.app.compute.view.output_correction import few_contents
 from shardline.app.execution.host import Host
 from shardline.app.execution.object_shards import drop_object_shard
 from shardline.datasource.frames import StagedInterval
-from shardline.datasource.frontier import TIME_MAX
+from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.schema import ShardSchema
 from shardline.datasource.sink import SinkOptions, parse_sink
@@ -40,6 +40,9 @@ __all__ = ["WRITERS", "StateShard"]
 
 WRITERS: Final = ("state:", "view:")
 """Beginnings of the names of durable writers of states: by what they are of, and by definition."""
+
+_MADE: Final = "text:made anew"
+"""The range that an append covers by which a state becomes what its source is, not by a change."""
 
 _RETAIN_MS: Final = 600_000
 """A step that was interrupted longer ago than that finds its state's past gone, and recomputes."""
@@ -110,6 +113,14 @@ class StateShard:
         fresh = state.upper.time == 0
         return fresh or (mine is not None and mine.upper == state.upper.time)
 
+    def is_made_beyond(self, state: ShardState, time: int) -> bool:
+        """True if it was made anew, and nothing it was before `time` leads to what it is now.
+
+        So was it by a step of which the output knows nothing if that ends at `time`.
+        """
+        mine = state.writers.get(self.writer)
+        return mine is not None and mine.covers == _MADE and state.upper > Frontier(time)
+
     def contents(self, session: SparkSession, state: ShardState, before: int) -> DataFrame:
         """The rows right before a time, which may be beyond the upper: then those of the upper."""
         return datasource.snapshot(
@@ -161,7 +172,12 @@ class StateShard:
         drop_object_shard(self._host.client, self.name, self._gate)
 
     def append(
-        self, rows: StagedInterval, lower: int, upper: int | None, *, at: int | None = None
+        self,
+        rows: StagedInterval,
+        lower: int,
+        upper: int | None,
+        *,
+        made_at: int | None = None,
     ) -> bool:
         """Append `[lower, upper)`; False if somebody else was first.
 
@@ -169,7 +185,7 @@ class StateShard:
             rows: Updates, staged by `options`. They are taken over: appended, or discarded.
             lower: Its upper.
             upper: Its upper afterwards.
-            at: Time of updates that have none.
+            made_at: Time of updates that have none: those that make it what its source is.
         """
         try:
             self._gate()
@@ -177,7 +193,10 @@ class StateShard:
             rows.discard()
             raise
         sequence = TIME_MAX + 1 if upper is None else upper
-        outcome = rows.append(lower, upper, writer=self.writer, sequence=sequence, at=at)
+        covers = "" if made_at is None else _MADE
+        outcome = rows.append(
+            lower, upper, writer=self.writer, sequence=sequence, at=made_at, covers=covers
+        )
         return isinstance(outcome, Appended)
 
     @cached_property

@@ -23,7 +23,11 @@ The state of a LIMIT is a choice: of equal rows any may come through, and the qu
 choose others. So are results that ties decide, or the order in which floats are added
 (`choice_rule`). An output of one choice, followed by changes of another, would be wrong for ever.
 So such a view is run anew over its states. Where it cannot be, these states are dropped before; and
-a step in which one is made, and differs, is run anew. States that were made of a choice go with it.
+a step in which one would be made, or differs, is run anew. States that were made of a choice go
+with it.
+
+An append that makes a state is marked as such. One that was made beyond the output's end is of a
+step that was killed in between: it is not followed, and the view is run anew over it.
 
 A state is not appended to in a step that leaves it as it is. So it may end long before the output
 does, and that is remembered, or found out from the inputs' history.
@@ -38,6 +42,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -83,6 +88,8 @@ from shardline.datasource.state import ShardState
 __all__ = ["ViewStates"]
 
 _log = logging.getLogger(__name__)
+
+_CHOSEN: Final = "what ties decide is chosen anew"
 
 
 class ViewStates:
@@ -141,8 +148,6 @@ class ViewStates:
         """Those of choices and what was made of them, likewise."""
         self._dropped: set[str] = set()
         """Names of shards that have gone in this step, since what they were made of was chosen."""
-        self._has_chosen = False
-        """True if one of them was made in a step."""
 
     def drop(self) -> None:
         """Drop all states."""
@@ -298,9 +303,6 @@ class ViewStates:
                     # Those before it have moved already, and stay: the next step reads them as of
                     # its start, as after a crash here.
                     return False
-                if self._has_chosen:
-                    self.refusal = "what ties decide was chosen anew"
-                    return False
                 # Before any that reads it: what is wrong in one would be appended to the next.
                 if step.checked and not self._is_right(shard, group, step):
                     return False
@@ -328,18 +330,17 @@ class ViewStates:
             there.append(state)
         for (shard, group), known in zip(pairs, there, strict=True):
             state = self._there(shard, group) if shard.name in self._dropped else known
-            settled = self._settled(shard, group, step, state)
+            settled = self._settled(shard, group, step, state, may_choose=True)
             if settled is None:
                 return False
             step.states[group.name] = (shard, settled)
         return True
 
     def _note_kinds(self, plan: ChangePlan) -> None:
-        """Note which states have times of their own, and which choose; none has chosen yet."""
+        """Note which states have times of their own, and which choose; none was dropped yet."""
         pairs = self._pairs(plan)
         self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
         self._choosing = [shard for shard, group in pairs if _is_of_choice(plan, group)]
-        self._has_chosen = False
         self._dropped.clear()
 
     def _there(self, shard: StateShard, group: State) -> ShardState:
@@ -359,7 +360,11 @@ class ViewStates:
             state.upper < Frontier(step.upper) or state.since > Frontier(step.lower - 1)
         ):
             return False  # its upper has moved meanwhile, or what it was before is not known
-        settled = self._settled(shard, group, step, state)
+        if shard.is_made_beyond(state, step.lower):
+            # By a step that was killed before its output was appended. What the state has at its
+            # start is no change, and of rows that tie it may have others than the output.
+            return False
+        settled = self._settled(shard, group, step, state, may_choose=False)
         if settled is None:
             return False
         state = settled
@@ -383,12 +388,31 @@ class ViewStates:
         return True
 
     def _settled(
-        self, shard: StateShard, group: State, step: StateStep, state: ShardState
+        self,
+        shard: StateShard,
+        group: State,
+        step: StateStep,
+        state: ShardState,
+        *,
+        may_choose: bool,
     ) -> ShardState | None:
-        """The state, not behind the step; None if it cannot be, or another writer was at it."""
+        """The state, not behind the step; None if it cannot be, or another writer was at it.
+
+        Args:
+            shard: Its shard.
+            group: What it is a state of.
+            step: The step.
+            state: The shard's state.
+            may_choose: True if the output will be of what is chosen. Else it shows another choice,
+                and so nothing is appended: after a kill nobody would know.
+        """
         at = state.upper.time
         if at is None or at >= step.lower or self._rests(shard, group, step, state):
             return state
+        chooses = isinstance(group, ChoiceState)
+        if chooses and at == 0 and not may_choose:
+            self.refusal = _CHOSEN
+            return None
         session, plan = step.session, step.plan
         source = plan.source_contents(group)
         # As of right before the step, not of where the state ends: the holds of the stream may have
@@ -413,16 +437,19 @@ class ViewStates:
         except NotIncremental as refused:
             self.refusal = str(refused)
             return None
+        if chooses and staged.rows > 0 and not may_choose:
+            staged.discard()
+            self.refusal = _CHOSEN
+            return None
         _log.info(
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
         if isinstance(group, ChoiceState) and (at == 0 or staged.rows > 0):
-            self._has_chosen = True
             # First: after a kill nobody would know that they are of another choice.
             self._drop_made_of(step.plan, group)
         # Not to the step's end: the view needs the state's change in the step, known from here on.
-        is_first = shard.append(staged, at, step.lower, at=step.lower - 1)
+        is_first = shard.append(staged, at, step.lower, made_at=step.lower - 1)
         return shard.look(group.schema) if is_first else None
 
     def _drop_made_of(self, plan: ChangePlan, chosen: ChoiceState) -> None:

@@ -11,32 +11,45 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from typing_extensions import override
 
 from shardline.app import testing as app_testing
 from shardline.app.compute.view.choice_rule import ChoiceState
+from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.object_shards import drop_object_shard
+from shardline.app.execution.observations import Stepped
 from shardline.app.protocol.objects import state_shards
 from shardline.testing import Lab, assert_follows_changes
 from support.profiles import some_of
+from support.spark.view_world import START, Killed, SteppedView, ViewWorld
+from support.spark.views import contents
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-SQL = """
-CREATE SOURCE a USING json OPTIONS (path '/nowhere') SCHEMA (k BIGINT, id BIGINT, w DOUBLE);
-CREATE SOURCE c USING json OPTIONS (path '/nowhere') SCHEMA (odd BIGINT, name STRING);
-CREATE MATERIALIZED VIEW v AS
+QUERY = """
     WITH one AS (SELECT id % 2 AS odd FROM
         (SELECT id, row_number() OVER (PARTITION BY k ORDER BY w) AS place FROM a) WHERE place = 1)
     SELECT c.name, g.n FROM (SELECT odd, count(*) AS n FROM one GROUP BY odd) g
-    JOIN c ON c.odd = g.odd;
+    JOIN c ON c.odd = g.odd
 """
 """Of each key there are two rows, an odd one and an even one, and nothing else tells them apart."""
+
+SQL = f"""
+CREATE SOURCE a USING json OPTIONS (path '/nowhere') SCHEMA (k BIGINT, id BIGINT, w DOUBLE);
+CREATE SOURCE c USING json OPTIONS (path '/nowhere') SCHEMA (odd BIGINT, name STRING);
+CREATE MATERIALIZED VIEW v AS {QUERY};
+"""
 
 KEYS = 40
 CHOICE, COUNTS = state_shards("v")[:2]
@@ -187,3 +200,93 @@ def test_the_choice_of_the_query_itself_is_left_before_anything_follows_from_sta
         "incremental",
         "incremental",
     ]
+
+
+class Chosen(StepCosts):
+    """Changes are followed, unless the query is to be run anew."""
+
+    anew = False
+
+    @override
+    def follows(self, times: int, rows: int, changed: int) -> bool:
+        return not self.anew
+
+
+class PairsOfKeys:
+    """A view of pairs that is kept step by step: in each one the first key goes, and one comes."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.costs = Chosen()
+        world = ViewWorld(spark, folder, (START + 1,), ())
+        rows = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("w", pa.float64())])
+        names = pa.schema([("odd", pa.int64()), ("name", pa.string())])
+        self.bench = world.bench
+        self.rows = world.inputs["a"] = world.bench.input("a", rows)
+        self.names = world.inputs["c"] = world.bench.input("c", names)
+        self.view = SteppedView(world, "v", QUERY, self.costs)
+        self.keys = list(range(12))
+        self.names.push(START, ((0, "even"), 1), ((1, "odd"), 1))
+        self.step(START, come=self.keys, gone=[])
+
+    def step(self, time: int, come: list[int], gone: list[int]) -> None:
+        changes = [((k, 2 * k + odd, 1.0), 1) for k in come for odd in (0, 1)]
+        changes += [((k, 2 * k + odd, 1.0), -1) for k in gone for odd in (0, 1)]
+        self.rows.push(time, *changes)
+        if time > START:
+            self.names.idle(time + 1)
+        self.view.step(time, time + 1)
+
+    def next_step(self, time: int) -> int:
+        """How many keys are counted after another step."""
+        self.step(time, [100 + time], [self.keys.pop(0)])
+        self.keys.append(100 + time)
+        shown = contents(self.bench.client, "v", time)
+        assert set(shown.values()) <= {1}, shown
+        return sum(n for _, n in shown)
+
+
+@pytest.mark.parametrize(
+    ("anew", "lost", "killed"),
+    [
+        (False, CHOICE, (StateShard, 1)),
+        (False, CHOICE, (ViewSink, 0)),
+        (True, COUNTS, (StateShard, 1)),
+        (True, CHOICE, (ViewSink, 0)),
+    ],
+)
+def test_a_choice_of_a_step_that_was_killed_is_not_followed(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    anew: bool,
+    lost: str,
+    killed: tuple[type[Any], int],
+) -> None:
+    """The output still shows another one, or a state begins beyond it: the query is run anew."""
+    pairs = PairsOfKeys(spark, tmp_path)
+    assert pairs.next_step(START + 1) == len(pairs.keys)
+    drop_object_shard(pairs.bench.client, lost, lambda: None)
+    given, (cls, after) = ChoiceState.contents, killed
+
+    def swapped(*args: Any) -> DataFrame:
+        return given(*args).withColumn("c1", (F.lit(1) - F.col("c1")).cast("bigint"))
+
+    append, kills = cls.append, [after]
+
+    def killing(*args: Any, **more: Any) -> Any:
+        outcome = append(*args, **more) if not kills or kills[0] else None
+        if kills:
+            kills.clear()
+            pairs.costs.anew = False
+            raise Killed
+        return outcome
+
+    monkeypatch.setattr(ChoiceState, "contents", swapped)
+    monkeypatch.setattr(cls, "append", killing)
+    pairs.costs.anew = anew
+    for time in range(START + 2, START + 5):
+        assert pairs.next_step(time) == len(pairs.keys)
+    assert not kills
+    ways = [one.way for one in pairs.bench.told(Stepped)]
+    assert ways == ["recompute", "incremental", "recompute", "incremental", "incremental"]
