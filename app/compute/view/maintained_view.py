@@ -351,14 +351,13 @@ class View:
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> Correction:
         """What the output lacks at the time of a step that runs the query anew, staged."""
-        if not self._query.is_temporal:
-            try:
-                result = self._anew_over_states(session, step.at, states)
-                if result is not None:
-                    return self._corrections.of(session, result, step.lower)
-            except Exception as found:  # noqa: BLE001 - raised again if it is not known
-                # At which row it fails, and how that is told, the query itself says.
-                self._states.recompute_after(found, lower=step.at + 1, used=True)
+        try:
+            result = self._anew_over_states(session, step.at, states)
+            if result is not None:
+                return self._corrections.of(session, result, step.lower)
+        except Exception as found:  # noqa: BLE001 - raised again if it is not known
+            # At which row it fails, and how that is told, the query itself says.
+            self._states.recompute_after(found, lower=step.at + 1, used=True)
         # Before the append: what the query chooses is in no state. See `ViewStates`.
         self._states.drop_choices()
         self._states.drop_others()
@@ -371,7 +370,8 @@ class View:
         """The rows at a time over states; None if the query itself is to be run."""
         if self._description.strategy != "incremental":
             return None
-        known = self._starts.over_states(session, at, states, is_first=self._reason == _FIRST)
+        is_first = self._reason == _FIRST and not self._query.is_temporal
+        known = self._starts.over_states(session, at, states, is_first=is_first)
         if known is None:
             return None
         return result_over(known, known.plan.contents, at, self._schema, self._one_task)
