@@ -119,7 +119,7 @@ class ChoiceRule:
         columns = [one for one in limit.distinct_output if number_of(one) in needed]
         if not columns:
             raise NotIncremental(_NOTHING_READ)
-        return self._split(limit, columns, name, LimitState)
+        return self._split(limit, columns, limit, name, LimitState)
 
     def results(
         self,
@@ -140,7 +140,7 @@ class ChoiceRule:
         """
         wider = self.filtered(self._with_keys(choice, choice.last, above), conditions)
         columns = [one for one in wider.distinct_output if number_of(one) in needed]
-        return self._split(wider, columns, name, ResultState)
+        return self._split(wider, columns, choice.last, name, ResultState)
 
     def filtered(self, node: QueryNode, conditions: Iterable[Any]) -> QueryNode:
         """An operator with conditions above it, the first one below the others."""
@@ -150,17 +150,28 @@ class ChoiceRule:
         return node
 
     def _split(
-        self, node: QueryNode, columns: Sequence[Any], name: str, kind: type[_State]
+        self,
+        node: QueryNode,
+        columns: Sequence[Any],
+        given_by: QueryNode,
+        name: str,
+        kind: type[_State],
     ) -> tuple[QueryNode, _State]:
+        """A state of these columns of a node; and what reads it in the place of an operator.
+
+        Of that, the columns come at their places: a UNION knows them by these.
+        """
         named = self._operators.named
         given = [named(one, f"c{place}") for place, one in enumerate(columns, 1)]
         source = self._operators.plans.projected(given, node)
         schema = columns_of(source.plan)
         leaf = state_leaf(self._exact, name, schema)
+        held = {number_of(one): there for one, there in zip(columns, leaf.output, strict=True)}
         shown = [
-            named(held, one.name(), one.exprId())
-            for held, one in zip(leaf.output, columns, strict=True)
-        ]
+            named(held[number_of(one)], one.name(), one.exprId())
+            for one in given_by.output
+            if number_of(one) in held
+        ] or leaf.output
         return self._operators.plans.projected(shown, leaf), kind(name, source, schema)
 
     def _with_keys(self, choice: Choice, node: QueryNode, above: QueryNode) -> QueryNode:

@@ -71,6 +71,10 @@ QUERIES: Final = {
     "ON i.name = t.item",
     "in_union": f"SELECT item AS a, total FROM {TOTALS} UNION ALL SELECT note, weight FROM {LATEST}"
     " WHERE place < 3",
+    "in_union_without_key": f"SELECT note, place FROM {LATEST} WHERE place < 3 UNION ALL "
+    "SELECT city, 1 FROM items",
+    "in_union_twice": f"SELECT u.a, u.b FROM (SELECT note, note FROM {LATEST} WHERE place < 3 "
+    "UNION ALL SELECT city, name FROM items) AS u(a, b)",
     "in_a_condition": f"SELECT id FROM bids WHERE item IN (SELECT item FROM {TOTALS} "
     "WHERE total > 0)",
     "not_in_a_condition": f"SELECT name FROM items i WHERE NOT EXISTS (SELECT 1 FROM {LATEST} b "
@@ -116,6 +120,7 @@ def is_followed(world: ViewWorld, name: str, query: str) -> bool:
             (3, "totals_at_both_sides"),
             (1, "hidden_keys"),
             (2, "ranked"),
+            (2, "in_union_without_key"),
             (3, "months"),
             (2, "first_totals_joined"),
             (3, "windows_of_windows"),
