@@ -25,7 +25,7 @@ from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.plan_nodes import column_named
-from shardline.datasource.frames import empty_frame, read_sequence
+from shardline.datasource.frames import empty_frame, number_of, read_sequence
 from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import DIFF, TS
 
@@ -103,6 +103,29 @@ class ChangeOperators:
         news = self.project(node.output, changed).operator
         union = self.plans.union([news.plan, marked])
         return Change(Operator(union, (news, Operator(marked, (there,)))), changed.hidden)
+
+    def read(self, columns: Iterable[Any], held: Mapping[int, Any], below: QueryNode) -> QueryNode:
+        """What an operator of the query gives, by what a state has of it.
+
+        All of its columns are there: what is above returns those of its children, read or not.
+
+        Args:
+            columns: Those of the operator.
+            held: What the state has of them, by their numbers; the others nobody reads.
+            below: The rows of the state.
+        """
+        literals = scala_object(self.spark, f"{_EXPRESSIONS}.Literal")
+
+        def unread(column: Any) -> Any:
+            # Of what is never NULL to Spark it does not look for NULL.
+            kind = column.dataType()
+            return literals.create(None, kind) if column.nullable() else literals.default(kind)
+
+        given = [
+            self.named(held.get(number_of(one)) or unread(one), one.name(), one.exprId())
+            for one in columns
+        ]
+        return self.plans.projected(given, below)
 
     def project(self, columns: Iterable[Any], below: Change) -> Change:
         """A projection."""

@@ -157,22 +157,15 @@ class ChoiceRule:
         name: str,
         kind: type[_State],
     ) -> tuple[QueryNode, _State]:
-        """A state of these columns of a node; and what reads it in the place of an operator.
-
-        Of that, the columns come at their places: a UNION knows them by these.
-        """
+        """A state of these columns of a node; and what reads it in the place of an operator."""
         named = self._operators.named
         given = [named(one, f"c{place}") for place, one in enumerate(columns, 1)]
         source = self._operators.plans.projected(given, node)
         schema = columns_of(source.plan)
         leaf = state_leaf(self._exact, name, schema)
         held = {number_of(one): there for one, there in zip(columns, leaf.output, strict=True)}
-        shown = [
-            named(held[number_of(one)], one.name(), one.exprId())
-            for one in given_by.output
-            if number_of(one) in held
-        ] or leaf.output
-        return self._operators.plans.projected(shown, leaf), kind(name, source, schema)
+        read = self._operators.read(given_by.output, held, leaf)
+        return read, kind(name, source, schema)
 
     def _with_keys(self, choice: Choice, node: QueryNode, above: QueryNode) -> QueryNode:
         """An operator from which on rows are taken one by one, with the key beside its columns.

@@ -190,13 +190,8 @@ class FirstRowsRule:
         is_row = java_class(self._spark, f"{_EXPRESSIONS}.Not")(held[END])
         plan = self._operators.plans.make("Filter", is_row, leaf.plan)
         there = QueryNode(plan, "Filter", "", (leaf,), leaf.inputs)
-        read = self._operators.plans.projected(
-            [
-                self._operators.named(held[f"c{place}"], one.name(), one.exprId())
-                for place, one in enumerate(columns, 1)
-            ],
-            there,
-        )
+        kept = {number_of(one): held[f"c{place}"] for place, one in enumerate(columns, 1)}
+        read = self._operators.read(sort.output, kept, there)
         plan = sort.plan.withNewChildren(self._operators.plans.sequence([read.plan]))
         return QueryNode(plan, sort.kind, "", (read,), read.inputs)
 

@@ -161,11 +161,8 @@ class TemporalRule:
         below = dict(zip(state.schema.names, leaf.output, strict=True))
         here = self._operators.plans.make("Filter", below["here"], leaf.plan)
         there = QueryNode(here, "Filter", "", (leaf,), leaf.inputs)
-        named = [
-            self._operators.named(below[f"c{place}"], one.name(), one.exprId())
-            for place, one in enumerate(columns, 1)
-        ]
-        read = self._operators.plans.projected(named, there)
+        held = {number_of(one): below[f"c{place}"] for place, one in enumerate(columns, 1)}
+        read = self._operators.read(node.output, held, there)
         if condition.after:
             kept = self._operators.plans.make(
                 "Filter", _all(self._spark, condition.after), read.plan

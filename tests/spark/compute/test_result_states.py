@@ -97,6 +97,12 @@ QUERIES: Final = {
     "variants": "SELECT i.city, to_json(b.ids) AS ids FROM (SELECT item, "
     f"parse_json(concat('[', id, ']')) AS ids FROM {LATEST} WHERE place <= 2) b "
     "JOIN items i ON i.name = b.item",
+    "padded_twice": "SELECT i.city, f.total FROM items i LEFT JOIN (SELECT "
+    f"coalesce(t.item, b.item) AS item, t.total FROM {TOTALS} t FULL JOIN {LATEST} b "
+    "ON t.item = b.item AND b.place = 1) f ON i.name = f.item",
+    "placed_among_joined": "SELECT item, count(*) AS n FROM (SELECT b.*, row_number() OVER "
+    f"(PARTITION BY b.note ORDER BY b.id) AS again FROM {LATEST} b JOIN {TOTALS} t "
+    "ON t.item = b.item WHERE b.place < 4) WHERE again = 1 GROUP BY item",
     "outer": f"SELECT coalesce(t.total, -1) AS total, b.price FROM {TOTALS} t "
     f"FULL JOIN {LATEST} b ON t.item = b.note",
 }
@@ -124,6 +130,7 @@ def is_followed(world: ViewWorld, name: str, query: str) -> bool:
             (3, "months"),
             (2, "first_totals_joined"),
             (3, "windows_of_windows"),
+            (1, "placed_among_joined"),
             (1, "outer"),
         ],
     ),
