@@ -50,8 +50,8 @@ _ONE_BY_ONE: Final = (WITH_COLUMNS_BELOW | {"Project"}) - {"Generate", "Sort"}
 """Those that make no more than one row of a row, and those that choose columns. A Sort may be below
 a LIMIT, whose first rows are a matter of their own."""
 
-Shown = Mapping[int, int]
-"""Which columns, by their number, are a column of the query as they are, and at which place."""
+Places = Mapping[int, int]
+"""Places among the columns of the query, by the numbers of columns that are there as they are."""
 
 Condition = tuple[QueryNode, Any]
 """An expression, and the operator of which it is a condition."""
@@ -67,7 +67,7 @@ class PathAbove:
         conditions: Those without which none of its rows comes to anything.
     """
 
-    shown: Shown | None = None
+    shown: Places | None = None
     one_by_one: tuple[QueryNode, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
@@ -100,7 +100,7 @@ class PathAbove:
             yield from ((node, one) for one in conjuncts(condition.get()))
 
 
-def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
+def _shown_below(node: QueryNode, shown: Places) -> Places | None:
     """The columns of a node's child that are shown; None if its rows are not taken one by one."""
     if node.kind in WITH_COLUMNS_BELOW:
         return shown

@@ -41,7 +41,7 @@ from shardline.app.sql.path_above import (
     WITH_COLUMNS_BELOW,
     Condition,
     PathAbove,
-    Shown,
+    Places,
     renamed,
 )
 from shardline.app.sql.plan_nodes import needed_columns
@@ -245,7 +245,7 @@ class Regions:
 
     # -- one region ------------------------------------------------------------------------------
 
-    def _region(self, top: QueryNode, shown: Shown | None) -> Region | None:
+    def _region(self, top: QueryNode, shown: Places | None) -> Region | None:
         """The region below a node, if it has a key and what it has shown can be retracted."""
         inner = top.kind == "Join" and join_kind(top) in INNER_JOINS
         # With all that has the key in common; else the one operator, if its sources have changes.
@@ -275,19 +275,13 @@ class Regions:
             for place, column in enumerate(columns)
             if can_be_stored(type_of(column))
         }
-        for is_source in (self._is_plain, lambda _: True):
-            nodes, sources = _until(top, is_source)
-            if any(map(_goes_by_the_order_of_rows, nodes)):
-                return None
-            if self._is_decided(top, nodes, sources):
-                continue  # it has no key, or an inner join has no need of one
-            found = self._with_key(top, nodes, sources, decided=False, shown=own)
-            if found is not None:
-                keys = tuple(columns[place] for place in found.shown)
-                conditions = tuple(one for one in path.conditions if one[0] not in below)
-                self.choices[below[-1]] = Choice(below[-1], found, keys, conditions)
-                return found
-        return None
+        # As if the query showed these. A region that is decided needs none, and was found before.
+        found = self._region(top, own)
+        if found is not None:
+            keys = tuple(columns[place] for place in found.shown)
+            conditions = tuple(one for one in path.conditions if one[0] not in below)
+            self.choices[below[-1]] = Choice(below[-1], found, keys, conditions)
+        return found
 
     def _below_state(self, top: QueryNode, path: PathAbove) -> tuple[QueryNode, ...]:
         """The operators from `top` up to the last one whose rows can be a state; none without one.
@@ -300,13 +294,14 @@ class Regions:
                 break  # it is a state itself
             ahead.append(node)
         for place, node in enumerate(ahead, 1):
-            needed = (one for one in node.distinct_output if number_of(one) in self._needed)
+            needed = (one for one in node.distinct_output if number_of(one) in self.needed)
             if all(can_be_stored(type_of(one)) for one in needed):
                 found = place
         return tuple(ahead[:found])
 
     @cached_property
-    def _needed(self) -> frozenset[int]:
+    def needed(self) -> frozenset[int]:
+        """Ids of all columns that something in the query refers to."""
         return needed_columns(self.root.plan)
 
     def _is_temporal(self, node: QueryNode) -> bool:
@@ -319,7 +314,7 @@ class Regions:
         sources: Sequence[QueryNode],
         *,
         decided: bool,
-        shown: Shown | None,
+        shown: Places | None,
     ) -> Region | None:
         keys: list[_Key] = []
         places: list[int] = []
@@ -378,7 +373,7 @@ def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
     return Regions(spark, query_tree(plan), lambda node: not refusal(spark, node.plan)).verdicts()
 
 
-def _places(node: QueryNode) -> Shown:
+def _places(node: QueryNode) -> Places:
     """All columns of an operator, as what is shown."""
     return {number: place for place, number in enumerate(node.numbers)}
 

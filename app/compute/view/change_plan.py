@@ -53,6 +53,7 @@ from shardline.app.sql.first_of_key import FirstOfKey, find_first_of_keys
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.normal_form import normal_form
+from shardline.app.sql.path_above import WITH_COLUMNS_BELOW
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
@@ -79,18 +80,8 @@ _STEPS_MAX: Final = 64
 """Plans of steps that a view keeps. There is one for each set of inputs that change together: as
 many sets as a view over a dozen inputs has would fill the JVM's memory, and few occur again."""
 
-_AS_BELOW: Final = frozenset(
-    {
-        "Filter",
-        "Generate",
-        "PipeOperator",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "SubqueryAlias",
-    }
-)
-"""Operators that return each column of their child, and perhaps others."""
+_AS_BELOW: Final = WITH_COLUMNS_BELOW - {"Sort"}
+"""Operators that are taken over changes as they are: a change has no order."""
 
 
 class StepPlan:
@@ -203,7 +194,7 @@ class ChangePlan:
         self._output = read_sequence(analysed.output())
         self.states: list[State] = []
         self._order = EvaluationOrder(session)
-        rules = StateRules(self._operators, normal, self._order, judged, tree)
+        rules = StateRules(self._operators, self._order, judged, tree)
         self._query = self._with_states(self.query, rules)
         self.chooses = any(isinstance(state, ChoiceState) for state in self.states)
         below = [node for state in self.states for node in _below(state)]

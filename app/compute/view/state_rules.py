@@ -1,6 +1,6 @@
 """Tells which operators of a query are kept as states, and takes them apart.
 
-    rules = StateRules(operators, normal, order, regions, tree)
+    rules = StateRules(operators, order, regions, tree)
     rules.split(node, above, name)      what is above reads a state of this name; and that state
 
 An aggregate is a state of groups, a temporal filter one of rows that come and go by themselves, an
@@ -20,7 +20,6 @@ from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState
 from shardline.app.sql.kept_aggregates import refusal
-from shardline.app.sql.plan_nodes import needed_columns
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.safe_expressions import cannot_fail
@@ -61,7 +60,6 @@ class StateRules:
     def __init__(
         self,
         operators: ChangeOperators,
-        normal: Any,
         order: EvaluationOrder,
         regions: Regions,
         tree: Node,
@@ -70,7 +68,6 @@ class StateRules:
 
         Args:
             operators: Of the plan.
-            normal: The query's plan in its normal form.
             order: Of the plan.
             regions: Of the query.
             tree: Its plan in its normal form, as plain values.
@@ -88,7 +85,7 @@ class StateRules:
         first = order.evaluated_first(regions.root, {}) if regions.choices else ()
         self._first = frozenset(first)
         self._needed_rows = needed_rows(regions, tree)
-        self._needed_columns = needed_columns(normal)
+        self._needed_columns = regions.needed
 
     def split(self, node: QueryNode, above: QueryNode, name: str) -> tuple[QueryNode, State] | None:
         """What an operator is over a state of this name, and that state; None if it needs none.

@@ -114,9 +114,9 @@ class StateShard:
         return fresh or (mine is not None and mine.upper == state.upper.time)
 
     def is_made_beyond(self, state: ShardState, time: int) -> bool:
-        """True if it was made anew, and nothing it was before `time` leads to what it is now.
+        """True if its last append made it anew, up to beyond `time`.
 
-        So was it by a step of which the output knows nothing if that ends at `time`.
+        If the output ends at `time`, that was a step that ended before the output was appended.
         """
         mine = state.writers.get(self.writer)
         return mine is not None and mine.covers == _MADE and state.upper > Frontier(time)
